@@ -1,0 +1,236 @@
+"""What the engine decides. Every one of these is a fact once its cycle is admitted.
+
+Life of an instance (who emits what; inputs are marked *):
+
+    pending --InstanceBound--> starting --(every TaskReady*)--> InstanceStarted --> running
+    starting or running --InstancePreempted | StopOrdered--> stopping
+    starting, running or stopping --(nothing held any more: TaskExited*, node lost or fenced)--> AttemptEnded
+    AttemptEnded.then: "pending" (requeued, keeping its place) | "finished" | "failed" | "cancelled"
+    pending --InstanceEnded--> "cancelled" | "failed"
+
+An attempt's holdings are given back task by task, when the task's exit is read or its node is lost, removed or
+fenced, and at no other moment.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from muster.events.base import (
+    AttemptNumber,
+    DeviceIndex,
+    Event,
+    InstanceIndex,
+    JobKey,
+    Label,
+    Micros,
+    Name,
+    NodeRow,
+    Rank,
+    Text,
+)
+
+Outcome = Literal["finished", "failed", "cancelled"]
+
+StopReason = Literal[
+    "cancelled",
+    "time-limit",
+    "member-failed",
+    "start-failed",
+    "ready-timeout",
+    "device-failed",
+    "node-lost",
+    "node-removed",
+    "node-rebooted",
+    "drained",
+    "taint",
+    "task-missing",
+    "finished",
+]
+"""Why an attempt has to stop. `finished`: what decides the outcome is done and the rest is told to go."""
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One task on one node: `[rank, row, [device indices]]`.
+
+    Ranks run through the groups in their order: group g has the ranks from the sum of the counts before it. What a task
+    holds on each device follows from its group's request (whole, a share, or an amount of memory).
+    """
+
+    rank: Rank
+    row: NodeRow
+    devices: Annotated[tuple[DeviceIndex, ...], Meta(max_length=64)] = ()
+
+
+Placements = Annotated[tuple[Placement, ...], Meta(max_length=100_000)]
+
+
+class AttemptRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """`[job, instance, attempt]`."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+
+
+class JobRejected(Event, kw_only=True):
+    """The job will never be taken, and why."""
+
+    job: JobKey
+    reason: Text
+
+
+class InstanceBound(Event, kw_only=True):
+    """The instance holds these places from now on; its nodes prepare it."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    placements: Placements
+
+
+class InstanceStarted(Event, kw_only=True):
+    """Every member is ready: all run."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+
+
+class InstancePreempted(Event, kw_only=True):
+    """The attempt is told to stop so that the beneficiary can have what it holds."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    by_job: JobKey
+    by_instance: InstanceIndex
+    kill_at_us: Micros
+
+
+class StopOrdered(Event, kw_only=True):
+    """The attempt is told to stop, and is killed at `kill_at_us`."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    reason: StopReason
+    kill_at_us: Micros
+    node: Annotated[str, Meta(max_length=63)] = ""
+    """The node to blame, where one is."""
+    code: int = 0
+
+
+class AttemptEnded(Event, kw_only=True):
+    """Nothing is held for the attempt any more, and this comes of its instance."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    then: Literal["pending", "finished", "failed", "cancelled"]
+    reason: Annotated[str, Meta(max_length=64)] = ""
+    code: int = 0
+    not_before_us: Micros = 0
+    """With `pending`: not bound again before this instant."""
+    avoid: Annotated[str, Meta(max_length=63)] = ""
+    """With `pending`: the uid of a node that this job is not put on again; empty for none. """
+    charged: bool = False
+    """Whether this counts against `max_retries`."""
+
+
+class InstanceEnded(Event, kw_only=True):
+    """The instance, which held nothing, is over."""
+
+    job: JobKey
+    instance: InstanceIndex
+    outcome: Outcome
+    reason: Annotated[str, Meta(max_length=64)] = ""
+
+
+class MemberLost(Event, kw_only=True):
+    """A running gang lost this member and goes on below its minimum until `until_us` at most (semantics 13)."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    until_us: Micros
+
+
+class MembersReplaced(Event, kw_only=True):
+    """These ranks of a degraded attempt were placed anew."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    placements: Placements
+
+
+class Nominated(Event, kw_only=True):
+    """These places are kept for the instance until its victims are gone."""
+
+    job: JobKey
+    instance: InstanceIndex
+    placements: Placements
+    victims: Annotated[tuple[AttemptRef, ...], Meta(max_length=100_000)]
+    until_us: Micros
+
+
+class NominationEnded(Event, kw_only=True):
+    """The places are no longer kept. `bound` is the good end."""
+
+    job: JobKey
+    instance: InstanceIndex
+    reason: Literal["bound", "cancelled", "node-lost", "taken", "deadline", "infeasible", "policy"]
+    by: Annotated[str, Meta(max_length=64)] = ""
+    """With `taken`: the job that took them."""
+
+
+class NodeSilent(Event, kw_only=True):
+    """The node was not heard for `silent_after_us`: no new work."""
+
+    node: Name
+    row: NodeRow
+
+
+class NodeReturned(Event, kw_only=True):
+    """A silent or lost node was heard again."""
+
+    node: Name
+    row: NodeRow
+
+
+class NodeLost(Event, kw_only=True):
+    """The node was not heard for the lease and its margin: its tasks are over, each by its own supervisor."""
+
+    node: Name
+    row: NodeRow
+
+
+class NodeQuarantined(Event, kw_only=True):
+    """The node flaps: no new work until this instant."""
+
+    node: Name
+    row: NodeRow
+    until_us: Micros
+
+
+class NodeReleased(Event, kw_only=True):
+    """The node's quarantine is over."""
+
+    node: Name
+    row: NodeRow
+
+
+class ShapeDeferred(Event, kw_only=True):
+    """Jobs of this shape in this queue wait, and this is the leading reason. Recorded when it changes."""
+
+    queue: Name
+    shape: Annotated[str, Meta(max_length=32)]
+    code: Label
+
+
+class JobsForgotten(Event, kw_only=True):
+    """These ended jobs leave the state."""
+
+    jobs: Annotated[tuple[JobKey, ...], Meta(max_length=100_000)]

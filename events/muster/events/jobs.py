@@ -1,0 +1,131 @@
+"""What is said about jobs from outside: submissions, cancellations, changes of priority.
+
+`JobRequest` is all that decisions read. `JobRun` is what an agent needs to run the tasks; the engine never looks
+into it.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from muster.events.base import (
+    GROUPS_MAX,
+    Event,
+    InstanceIndex,
+    JobKey,
+    Label,
+    LabelKey,
+    Labels,
+    Micros,
+    Name,
+    Part,
+    Priority,
+    Quantity,
+    TaskCount,
+    TaskMinimum,
+    Text,
+)
+
+
+class Requirement(Part, kw_only=True):
+    """One condition on a node's labels: `key op values`."""
+
+    key: LabelKey
+    op: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
+    values: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
+
+
+class Toleration(Part, kw_only=True):
+    """A taint that the tasks put up with. An empty `key` means every key, an empty `effect` every effect.
+
+    `value` is compared only where `any_value` is false.
+    """
+
+    key: Annotated[str, Meta(max_length=128)] = ""
+    value: Label = ""
+    any_value: bool = False
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class GroupRequest(Part, kw_only=True):
+    """Tasks of one shape. All amounts are for one task.
+
+    A task asks for whole devices (`gpus`), or for a share of one in thousandths (`gpu_milli`), or for so much memory of
+    one (`gpu_memory_mib` alone), or for none. With `gpus` or `gpu_milli`, `gpu_memory_mib` is the least memory that the
+    device must have in all.
+    """
+
+    name: Name = "task"
+    count: TaskCount = 1
+    min: TaskMinimum = 1
+    cpu_milli: Quantity = 0
+    memory_mib: Quantity = 0
+    disk_mib: Quantity = 0
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
+    gpu_milli: Annotated[int, Meta(ge=0, le=999)] = 0
+    gpu_memory_mib: Quantity = 0
+    gpu_models: Annotated[tuple[Label, ...], Meta(max_length=16)] = ()
+    """In order of preference; empty means any."""
+    selector: Annotated[tuple[Requirement, ...], Meta(max_length=32)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
+
+
+class JobRequest(Part, kw_only=True):
+    """All that decisions read of a job."""
+
+    groups: Annotated[tuple[GroupRequest, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
+    priority: Priority = 0
+    preemptible: bool = True
+    array: TaskCount | None = None
+    """How many elements; None means one instance. Elements are numbered from 0."""
+    max_retries: Annotated[int, Meta(ge=0, le=1000)] = 0
+    """Attempts that failed by the job's own fault and are tried again; losses of nodes and devices are not counted."""
+    time_limit_us: Micros | None = None
+    """From the start of an attempt."""
+    grace_us: Micros = 0
+    """From the notice to the kill."""
+    degraded_grace_us: Micros = 0
+    """How long a gang that lost a member may run below its minimum."""
+    success: Annotated[str, Meta(max_length=63)] = ""
+    """Name of the group whose tasks decide the outcome; empty means all."""
+    labels: Labels = {}
+
+
+class JobRun(Part, kw_only=True):
+    """What an agent needs to run the tasks. No decision reads it."""
+
+    command: Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)] = ()
+    image: Annotated[str, Meta(max_length=512)] = ""
+    environment: Annotated[dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65_536)]], Meta(max_length=4096)] = {}
+    directory: Annotated[str, Meta(max_length=4096)] = ""
+    output: Annotated[str, Meta(max_length=4096)] = ""
+    error: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class JobSubmitted(Event, kw_only=True):
+    """Somebody wants this to run."""
+
+    job: JobKey
+    name: Name
+    user: Name
+    queue: Name = "default"
+    submitted_us: Micros = 0
+    """When its producer made it, by the producer's clock."""
+    request: JobRequest
+    run: JobRun = JobRun()
+
+
+class JobCancelRequested(Event, kw_only=True):
+    """Somebody wants the job, or one instance of it, to end."""
+
+    job: JobKey
+    instance: InstanceIndex | None = None
+    by: Text = ""
+
+
+class JobReprioritised(Event, kw_only=True):
+    """The job's priority is now this one."""
+
+    job: JobKey
+    priority: Priority
+    by: Text = ""

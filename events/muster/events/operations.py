@@ -1,0 +1,115 @@
+"""What operators say, and what steers decisions: cordon, drain, fence, leases, the policy."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from muster.events.base import Event, Label, Micros, Name, Part, Text
+
+
+class NodeCordoned(Event, kw_only=True):
+    """No new work here."""
+
+    node: Name
+    by: Text = ""
+
+
+class NodeUncordoned(Event, kw_only=True):
+    """New work may come here again. Ends a drain and a quarantine too."""
+
+    node: Name
+    by: Text = ""
+
+
+class NodeDrained(Event, kw_only=True):
+    """No new work here, and what runs here is to leave with its grace and to run elsewhere."""
+
+    node: Name
+    by: Text = ""
+
+
+class NodeFenced(Event, kw_only=True):
+    """Somebody made sure that nothing runs on this node any more (power off, network cut)."""
+
+    node: Name
+    by: Text = ""
+
+
+class LeaseExtended(Event, kw_only=True):
+    """Until this instant no node is held to be lost: an outage of the bus is known."""
+
+    until_us: Micros
+    by: Text = ""
+
+
+class Weight(Part, kw_only=True):
+    """A score and how much it counts."""
+
+    name: Label
+    weight: Annotated[int, Meta(ge=-1000, le=1000)] = 1
+
+
+class Policy(Part, kw_only=True):
+    """Everything that steers decisions and is not a fact about the world. Spans are in microseconds.
+
+    `name` and `version` choose the rules; the other fields set them. A change of how a version decides is a new version.
+    """
+
+    name: Name = "default"
+    version: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    filters: Annotated[tuple[Label, ...], Meta(max_length=32)] = ("ready", "taints", "selector", "model", "resources")
+    scores: Annotated[tuple[Weight, ...], Meta(max_length=32)] = (Weight(name="model-preference"), Weight(name="best-fit"))
+    preemption: bool = True
+    beat_us: Micros = 5_000_000
+    silent_after_us: Micros = 30_000_000
+    lease_us: Micros = 300_000_000
+    margin_us: Micros = 30_000_000
+    ready_timeout_us: Micros = 600_000_000
+    kill_margin_us: Micros = 10_000_000
+    """Added to a grace before a task that was not reported gone is held to be stuck."""
+    min_runtime_us: Micros = 0
+    """How long after its start an instance is no victim."""
+    nomination_ttl_us: Micros = 600_000_000
+    """How long a nomination outlives the end of its victims' grace."""
+    backoff_us: Micros = 60_000_000
+    """First wait after a start failure blamed on a node; doubles each time."""
+    backoff_max_us: Micros = 3_600_000_000
+    flap_limit: Annotated[int, Meta(ge=0, le=1000)] = 3
+    """So many silences within `flap_window_us` and the node is quarantined; 0 means never."""
+    flap_window_us: Micros = 600_000_000
+    quarantine_us: Micros = 1_800_000_000
+    forget_after_us: Micros = 3_600_000_000
+    too_old_us: Micros = 1_800_000_000
+    inputs_max: Annotated[int, Meta(ge=1, le=2000)] = 2000
+    decisions_max: Annotated[int, Meta(ge=1, le=20_000)] = 20_000
+    placements_max: Annotated[int, Meta(ge=1, le=100_000)] = 100_000
+    deferrals_max: Annotated[int, Meta(ge=0, le=200)] = 200
+    pending_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+
+
+class PolicySet(Event, kw_only=True):
+    """From here on decisions follow this policy."""
+
+    policy: Policy
+    by: Text = ""
+
+
+class InputRefused(Event, kw_only=True):
+    """Something arrived that is no input, and this is why. The message itself is not kept."""
+
+    source: Label
+    """Topic and partition, or another name of where it came from."""
+    offset: Annotated[int, Meta(ge=-1, le=2**53)] = -1
+    id: Annotated[str, Meta(max_length=128)] = ""
+    reason: Text
+    digest: Annotated[str, Meta(max_length=128)] = ""
+    """BLAKE2b of the bytes, in hexadecimal."""
+
+
+class EntryQuarantined(Event, kw_only=True):
+    """A recorded entry of a known kind whose body does not decode: folded as nothing, by every build alike."""
+
+    kind: Label
+    reason: Text = ""
+
+
