@@ -1,0 +1,46 @@
+# Two commands matter: `make demo` and `make test`. Both need Python 3.11 or newer and nothing else: what they need is
+# installed into .venv, once.
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+
+.PHONY: demo test check lint soak bench clean
+
+demo: .venv/runtime.stamp  ## Play a workload, kill the scheduler, start it again, audit the log (under a minute).
+	@$(BIN)/python -m muster.simulator.demo
+
+test: lint  ## Everything that must hold.
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+check: lint  ## Lint, types, layers and house rules only.
+	$(BIN)/python -m pytest tests/tidy
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+soak: .venv/runtime.stamp  ## The simulated world from many seeds: make soak SEEDS=1000
+	$(BIN)/muster soak --seeds $(or $(SEEDS),100)
+
+bench: .venv/runtime.stamp  ## How fast the engine decides.
+	$(BIN)/muster bench engine --json
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The bundled pip of Python 3.11 knows no dependency groups, so it is replaced first.
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found on the PATH" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+
+.venv/runtime.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml .venv/runtime.stamp | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@

@@ -1,0 +1,1 @@
+"""The command line: `muster COMMAND`. One file a command, named after it."""
