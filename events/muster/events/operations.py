@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from muster.events.base import Event, Label, Micros, Name, Part, Text
+from muster.events.base import Event, Label, Micros, Name, Part, Quantity, Text
 
 
 class NodeCordoned(Event, kw_only=True):
@@ -49,6 +49,19 @@ class Weight(Part, kw_only=True):
     weight: Annotated[int, Meta(ge=-1000, le=1000)] = 1
 
 
+class TargetClass(Part, kw_only=True):
+    """One class of a target workload: tasks of this shape make up `weight` parts of it.
+
+    As in a request: whole devices (`gpus`), or a share of one (`gpu_milli`), or none.
+    """
+
+    cpu_milli: Quantity = 0
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
+    gpu_milli: Annotated[int, Meta(ge=0, le=999)] = 0
+    gpu_models: Annotated[tuple[Label, ...], Meta(max_length=16)] = ()
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
 class Policy(Part, kw_only=True):
     """Everything that steers decisions and is not a fact about the world. Spans are in microseconds.
 
@@ -85,6 +98,8 @@ class Policy(Part, kw_only=True):
     placements_max: Annotated[int, Meta(ge=1, le=100_000)] = 100_000
     deferrals_max: Annotated[int, Meta(ge=0, le=200)] = 200
     pending_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    targets: Annotated[tuple[TargetClass, ...], Meta(max_length=256)] = ()
+    """The workload that the score `fgd` measures fragmentation against; no other rule reads it."""
 
 
 class PolicySet(Event, kw_only=True):
