@@ -1,0 +1,72 @@
+"""How commands speak: one-sentence failures, exit codes, tables or JSON, instants as text, a progress bar.
+
+Results go to standard output, everything about how it went to standard error. Nothing here reads a log.
+"""
+
+import datetime
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+OK = 0
+FOUND = 1
+"""The command did its work and found something wrong."""
+USAGE = 2
+"""The command cannot be understood, or names something that is not there."""
+UNREADABLE = 3
+"""The log or a file cannot be read."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Cell = Annotated[str, typer.Option("--cell", help="Which cell's log, where the folder holds several.")]
+
+Item = TypeVar("Item")
+
+console = Console()
+errors = Console(stderr=True)
+
+
+class Failure(Exception):
+    """The command stops: one sentence for a person, and the exit code."""
+
+    def __init__(self, sentence: str, code: int = USAGE) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table without frames, as wide as it needs to be where the output is no terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def instant(at_us: int) -> str:
+    """An instant of log time: a date where it is one, else seconds since the start (virtual time begins at 0)."""
+    if at_us >= 10**15:
+        whole = datetime.datetime.fromtimestamp(at_us // 1_000_000, datetime.UTC)
+        return f"{whole:%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06d}Z"
+    return f"{at_us // 1_000_000}.{at_us % 1_000_000:06d}"
+
+
+def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """The items, with a progress bar on standard error while it is a terminal."""
+    columns = (SpinnerColumn(), TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
