@@ -96,7 +96,9 @@ class JobRun(Part, kw_only=True):
 
     command: Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)] = ()
     image: Annotated[str, Meta(max_length=512)] = ""
-    environment: Annotated[dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65_536)]], Meta(max_length=4096)] = {}
+    environment: Annotated[
+        dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65_536)]], Meta(max_length=4096)
+    ] = {}
     directory: Annotated[str, Meta(max_length=4096)] = ""
     output: Annotated[str, Meta(max_length=4096)] = ""
     error: Annotated[str, Meta(max_length=4096)] = ""

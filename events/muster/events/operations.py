@@ -126,5 +126,3 @@ class EntryQuarantined(Event, kw_only=True):
 
     kind: Label
     reason: Text = ""
-
-
