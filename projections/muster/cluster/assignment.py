@@ -1,0 +1,35 @@
+"""The assignment of a node: what it should hold, as a function of the state."""
+
+from muster.cluster.jobs import Task
+from muster.cluster.state import State
+from muster.events.levels import Assignment, TaskAssignment
+
+
+def assignment(state: State, row: int) -> Assignment:
+    """All that the node in this row is to hold, as of the state's cycle.
+
+    A task that gave up its place (it exited) is no longer named: the agent may forget it.
+    """
+    node = state.ledger.node(row)
+    tasks = sorted(node.tasks, key=lambda task: (task.attempt.instance.place, task.rank))
+    return Assignment(
+        node=node.name,
+        uid=node.uid,
+        number=state.number,
+        at_us=state.at_us,
+        tasks=tuple([_assigned(task) for task in tasks]),
+    )
+
+
+def _assigned(task: Task) -> TaskAssignment:
+    attempt = task.attempt
+    instance = attempt.instance
+    return TaskAssignment(
+        job=instance.job.id,
+        instance=instance.index,
+        attempt=attempt.number,
+        rank=task.rank,
+        phase="stop" if attempt.phase == "stop" else "run" if attempt.phase == "run" else "prepare",
+        kill_at_us=attempt.kill_at_us,
+        devices=task.devices,
+    )

@@ -1,0 +1,122 @@
+"""The fold: how each entry changes the state. This is the only code that changes it for good.
+
+`begin_cycle` and then `evolve` for each entry in order; `apply` does both for a recorded cycle. An input that no longer
+concerns anybody (a report of an earlier attempt, a cancellation of an ended job) changes nothing. A decision that does
+not fit the state is a broken invariant: it cannot have been made here.
+
+How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.cluster import evolve_jobs, evolve_nodes
+from muster.cluster.check import broken
+from muster.cluster.evolve_jobs import enqueue
+from muster.cluster.state import State
+from muster.events.base import Event
+from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, PolicySet
+from muster.events.record import Cycle, TermStarted
+
+
+def begin_cycle(state: State, number: int, term: int, at_us: int, started: TermStarted | None, positions: dict[str, int]) -> None:
+    """Time moves on to this cycle. What only waited for this instant is ready."""
+    if number != state.number + 1:
+        broken(f"cycle {number} does not follow cycle {state.number}")
+    if at_us < state.at_us:
+        broken(f"cycle {number} is at {at_us} us, before cycle {state.number} at {state.at_us} us")
+    state.number = number
+    state.term = term
+    state.at_us = at_us
+    state.index = 0
+    if state.arrived:
+        state.arrived = []
+    if positions:
+        state.positions.update(positions)
+    if started is not None and started.gap_us:
+        _shift_deadlines(state, started.gap_us)
+    soonest = state.timers.next_us()
+    if soonest is not None and soonest <= at_us:
+        _wake(state)
+
+
+def evolve(state: State, event: Event) -> None:
+    """Fold one entry in.
+
+    Raises:
+        BrokenInvariant: a decision that cannot be true in this state.
+    """
+    _HANDLERS[type(event)](state, event)
+    state.index += 1
+
+
+def apply(state: State, cycle: Cycle) -> None:
+    """Fold a recorded cycle in."""
+    begin_cycle(state, cycle.number, cycle.term, cycle.at_us, cycle.started, cycle.positions)
+    handlers = _HANDLERS
+    for event in cycle.inputs:
+        handlers[type(event)](state, event)
+        state.index += 1
+    for event in cycle.decisions:
+        handlers[type(event)](state, event)
+        state.index += 1
+
+
+def _wake(state: State) -> None:
+    """Timers about which nothing is decided: the end of a back-off, and of the time in which an attempt is no victim."""
+    for key in state.timers.due(state.at_us):
+        what, name, index = key
+        if what == "backoff":
+            state.timers.cancel(key)
+            instance = state.jobs[name].instances[index]
+            instance.not_before_us = 0
+            enqueue(state, instance)
+        elif what == "immune":
+            state.timers.cancel(key)
+            state.wakes += 1
+
+
+def _shift_deadlines(state: State, gap_us: int) -> None:
+    """Nobody led for this long: deadlines that judge others move by it."""
+    state.beat_us += gap_us
+    for node in state.ledger.nodes:
+        if node is not None:
+            node.heard_us += gap_us
+            evolve_nodes.set_timer(state, node)
+    for job in state.jobs.values():
+        for instance in job.instances:
+            attempt = instance.attempt
+            if attempt is not None and attempt.phase == "prepare":
+                attempt.ready_until_us += gap_us
+                evolve_jobs.set_timer(state, attempt)
+    for key, nomination in state.nominations.items():
+        nomination.until_us += gap_us
+        state.timers.set(("nomination", *key), nomination.until_us)
+
+
+def _policy_set(state: State, event: PolicySet) -> None:
+    state.policy = event.policy
+    state.wakes += 1
+    for node in state.ledger.nodes:
+        if node is not None:
+            evolve_nodes.set_timer(state, node)
+
+
+def _lease_extended(state: State, event: LeaseExtended) -> None:
+    state.lease_until_us = max(state.lease_until_us, event.until_us)
+    for row in state.missing:
+        evolve_nodes.set_timer(state, state.ledger.node(row))
+
+
+def _nothing(state: State, event: InputRefused | EntryQuarantined) -> None:
+    """It is written down and changes nothing."""
+
+
+_HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
+    **evolve_jobs.HANDLERS,
+    **evolve_nodes.HANDLERS,
+    PolicySet: _policy_set,
+    LeaseExtended: _lease_extended,
+    InputRefused: _nothing,
+    EntryQuarantined: _nothing,
+}

@@ -1,0 +1,533 @@
+"""How jobs, instances and attempts change. Each function folds one kind of entry.
+
+`todo` names instances about which something has to be decided now: it is filled here, exactly where the need arises,
+and emptied by the decision.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.cluster.check import broken, check
+from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
+from muster.cluster.nodes import Claim
+from muster.cluster.shapes import intern_gang
+from muster.cluster.state import Nomination, State
+from muster.events.base import Event
+from muster.events.decisions import (
+    AttemptEnded,
+    InstanceBound,
+    InstanceEnded,
+    InstancePreempted,
+    InstanceStarted,
+    JobRejected,
+    JobsForgotten,
+    MemberLost,
+    MembersReplaced,
+    Nominated,
+    NominationEnded,
+    Placement,
+    ShapeDeferred,
+    StopOrdered,
+)
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.nodes import TaskExited, TaskMissing, TaskReady, TaskStarted
+
+# Inputs about jobs
+
+
+def _job_submitted(state: State, event: JobSubmitted) -> None:
+    if event.job in state.jobs:
+        return
+    request = event.request
+    job = Job(
+        event.job,
+        event.name,
+        event.user,
+        event.queue,
+        request,
+        event.run,
+        intern_gang(request),
+        (state.number, state.index),
+        state.at_us,
+    )
+    state.jobs[event.job] = job
+    state.arrived.append(job)
+    pending = state.pending
+    for instance in job.instances:
+        pending.add(instance, nominated=False)
+    state.pending_total += len(job.instances)
+
+
+def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
+    job = state.jobs.get(event.job)
+    if job is None:
+        return
+    for instance in job.instances:
+        if event.instance is None or event.instance == instance.index:
+            if instance.phase not in TERMINAL and not instance.cancelling:
+                instance.cancelling = True
+                attempt = instance.attempt
+                if attempt is None or attempt.phase != "stop":
+                    state.todo[instance.key] = None
+
+
+def _job_reprioritised(state: State, event: JobReprioritised) -> None:
+    job = state.jobs.get(event.job)
+    if job is None or job.priority == event.priority:
+        return
+    waiting = [instance for instance in job.instances if instance.waits is not None]
+    for instance in waiting:
+        state.pending.discard(instance)
+    live = [i.attempt for i in job.instances if i.attempt is not None and i.attempt.phase != "stop"]
+    for attempt in live:
+        _count_running(state, attempt, -1)
+    job.priority = event.priority
+    for attempt in live:
+        _count_running(state, attempt, 1)
+    for instance in waiting:
+        enqueue(state, instance)
+    state.wakes += 1
+
+
+# Inputs about tasks
+
+
+def _task(state: State, event: TaskReady | TaskStarted | TaskExited | TaskMissing) -> Task | None:
+    """The task that is reported, if it belongs to the current attempt of its instance and still holds its place."""
+    job = state.jobs.get(event.job)
+    if job is None or event.instance >= len(job.instances):
+        return None
+    attempt = job.instances[event.instance].attempt
+    if attempt is None or attempt.number != event.attempt:
+        return None
+    task = attempt.tasks.get(event.rank)
+    return task if task is not None and task.holding else None
+
+
+def _task_ready(state: State, event: TaskReady) -> None:
+    task = _task(state, event)
+    if task is not None and task.phase == "preparing":
+        task.phase = "ready"
+        task.port = event.port
+        attempt = task.attempt
+        attempt.ready += 1
+        if attempt.ready == len(attempt.tasks) and attempt.phase == "prepare":
+            state.todo[attempt.instance.key] = None
+
+
+def _task_started(state: State, event: TaskStarted) -> None:
+    task = _task(state, event)
+    if task is not None and (task.phase == "ready" or task.phase == "preparing"):
+        task.phase = "running"
+
+
+def _task_exited(state: State, event: TaskExited) -> None:
+    task = _task(state, event)
+    if task is None:
+        return
+    attempt = task.attempt
+    task.code = event.code
+    release(state, task, "exited")
+    if attempt.phase == "stop":
+        return
+    if attempt.phase == "prepare":
+        fault(state, attempt, Fault("start-failed", event.code, task.node.name, event.blame or "node"))
+    elif event.code:
+        fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
+    elif attempt.held and succeeded(attempt):
+        state.todo[attempt.instance.key] = None
+
+
+def _task_missing(state: State, event: TaskMissing) -> None:
+    task = _task(state, event)
+    if task is not None:
+        release(state, task, "lost")
+        fault(state, task.attempt, Fault("task-missing", 0, task.node.name, "node", lost=True))
+
+
+def release(state: State, task: Task, phase: str) -> None:
+    """The task holds nothing any more and is in this phase for good."""
+    task.phase = phase
+    task.holding = False
+    attempt = task.attempt
+    state.ledger.release(task)
+    attempt.held -= 1
+    if attempt.by is not None:
+        nomination = state.nominations.get(attempt.by)
+        if nomination is not None:
+            claim = task.node.claims.get(attempt.by)
+            if claim is not None and attempt in nomination.victims:
+                claim.add(task.shape, task.devices, task.node, 1)
+                state.ledger.recount(task.node)
+    if not attempt.held:
+        state.todo[attempt.instance.key] = None
+
+
+def fault(state: State, attempt: Attempt, what: Fault) -> None:
+    """The attempt cannot go on; only the first reason counts."""
+    if attempt.phase != "stop" and attempt.fault is None:
+        attempt.fault = what
+        state.todo[attempt.instance.key] = None
+
+
+def succeeded(attempt: Attempt) -> bool:
+    """Whether the tasks that decide the outcome have all exited with 0."""
+    request = attempt.instance.job.request
+    if request.success:
+        deciding = [g for g, group in enumerate(request.groups) if group.name == request.success]
+        tasks = [task for task in attempt.tasks.values() if task.group in deciding]
+    else:
+        tasks = list(attempt.tasks.values())
+    return all(task.phase == "exited" and task.code == 0 for task in tasks)
+
+
+# Decisions
+
+
+def _instance(state: State, event: Any) -> Instance:
+    job = state.jobs.get(event.job)
+    if job is None or event.instance >= len(job.instances):
+        broken(f"{type(event).__name__} names instance {event.instance} of job {event.job}, which is not there")
+    instance: Instance = job.instances[event.instance]
+    return instance
+
+
+def _attempt(state: State, event: Any) -> Attempt:
+    instance = _instance(state, event)
+    attempt = instance.attempt
+    if attempt is None or attempt.number != event.attempt:
+        broken(f"{type(event).__name__} names attempt {event.attempt} of {event.job}/{event.instance}, which is not current")
+    return attempt
+
+
+def _job_rejected(state: State, event: JobRejected) -> None:
+    job = state.jobs.get(event.job)
+    if job is None:
+        broken(f"JobRejected names job {event.job}, which is not there")
+    job.rejected = event.reason
+    for instance in job.instances:
+        check(instance.phase == "pending", f"JobRejected names job {event.job}, which is {instance.phase}")
+        _leave_pending(state, instance)
+        _end(state, instance, "rejected", event.reason)
+
+
+def _instance_bound(state: State, event: InstanceBound) -> None:
+    instance = _instance(state, event)
+    if instance.phase != "pending" or event.attempt != instance.attempts + 1:
+        broken(
+            f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
+            f"it is {instance.phase}, {instance.attempts} so far"
+        )
+    if state.nominations and instance.key in state.nominations:
+        broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
+    _leave_pending(state, instance)
+    attempt = Attempt(instance, event.attempt, state.at_us, state.number)
+    instance.attempt = attempt
+    instance.attempts = event.attempt
+    instance.phase = "starting"
+    instance.not_before_us = 0
+    _place(state, attempt, event.placements)
+    attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
+    state.timers.set(("attempt", event.job, event.instance), attempt.ready_until_us)
+    _count_running(state, attempt, 1)
+
+
+def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
+    ledger = state.ledger
+    nodes = ledger.nodes
+    gang = attempt.instance.job.gang
+    shapes = gang.shapes
+    tasks = attempt.tasks
+    group = 0
+    for placement in placements:
+        row = placement.row
+        node = nodes[row] if row < len(nodes) else None
+        if node is None:
+            broken(f"a placement names row {row}, which no node has")
+        if len(shapes) > 1:
+            group = gang.group_of(placement.rank)
+        task = Task(attempt, placement.rank, group, shapes[group], node, placement.devices)
+        tasks[placement.rank] = task
+        ledger.hold(task)
+    attempt.held += len(placements)
+
+
+def _instance_started(state: State, event: InstanceStarted) -> None:
+    attempt = _attempt(state, event)
+    check(attempt.phase == "prepare", f"InstanceStarted {event.job}/{event.instance}: the attempt is in {attempt.phase}")
+    attempt.phase = "run"
+    attempt.started_us = state.at_us
+    instance = attempt.instance
+    instance.phase = "running"
+    instance.start_failures = 0
+    state.todo.pop(instance.key, None)
+    set_timer(state, attempt)
+    if state.policy.min_runtime_us:
+        state.timers.set(("immune", event.job, event.instance), state.at_us + state.policy.min_runtime_us)
+
+
+def set_timer(state: State, attempt: Attempt) -> None:
+    """When the attempt next needs a decision although nobody reports anything."""
+    instance = attempt.instance
+    key = ("attempt", instance.job.id, instance.index)
+    if attempt.phase == "prepare":
+        state.timers.set(key, attempt.ready_until_us)
+    elif attempt.phase == "run":
+        limit = instance.job.request.time_limit_us
+        due = [attempt.started_us + limit] if limit is not None else []
+        if attempt.degraded_until_us:
+            due.append(attempt.degraded_until_us)
+        if due:
+            state.timers.set(key, min(due))
+        else:
+            state.timers.cancel(key)
+    else:
+        state.timers.cancel(key)
+
+
+def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
+    instance = attempt.instance
+    check(attempt.phase != "stop", f"{instance.job.id}/{instance.index} is told to stop twice")
+    attempt.phase = "stop"
+    attempt.stop_reason = reason
+    attempt.kill_at_us = kill_at_us
+    attempt.fault = None
+    attempt.degraded_until_us = 0
+    instance.phase = "stopping"
+    state.degraded.pop(instance.key, None)
+    set_timer(state, attempt)
+    _count_running(state, attempt, -1)
+    if attempt.held:
+        state.todo.pop(instance.key, None)
+    else:
+        state.todo[instance.key] = None
+
+
+def _stop_ordered(state: State, event: StopOrdered) -> None:
+    attempt = _attempt(state, event)
+    _stop(state, attempt, event.reason, event.kill_at_us)
+    attempt.stop_node = event.node
+    attempt.stop_code = event.code
+
+
+def _instance_preempted(state: State, event: InstancePreempted) -> None:
+    attempt = _attempt(state, event)
+    _stop(state, attempt, "preempted", event.kill_at_us)
+    attempt.by = (event.by_job, event.by_instance)
+
+
+def _attempt_ended(state: State, event: AttemptEnded) -> None:
+    attempt = _attempt(state, event)
+    instance = attempt.instance
+    job = instance.job
+    check(attempt.held == 0, f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
+    if attempt.phase != "stop":
+        attempt.phase = "stop"
+        _count_running(state, attempt, -1)
+        state.degraded.pop(instance.key, None)
+    instance.attempt = None
+    state.todo.pop(instance.key, None)
+    state.timers.cancel(("attempt", event.job, event.instance))
+    if state.policy.min_runtime_us:
+        state.timers.cancel(("immune", event.job, event.instance))
+    if event.charged:
+        instance.retries += 1
+    if event.then == "pending":
+        instance.phase = "pending"
+        instance.reason = event.reason
+        if event.avoid and event.avoid not in job.avoid:
+            job.avoid = (*job.avoid, event.avoid)[-64:]
+            for other in job.instances:
+                if other.waits is not None:
+                    state.pending.discard(other)
+                    enqueue(state, other)
+        if event.not_before_us:
+            instance.start_failures += 1
+        instance.not_before_us = event.not_before_us
+        state.pending_total += 1
+        enqueue(state, instance)
+        if instance.cancelling:
+            state.todo[instance.key] = None
+    else:
+        _end(state, instance, event.then, event.reason, event.code)
+
+
+def _instance_ended(state: State, event: InstanceEnded) -> None:
+    instance = _instance(state, event)
+    check(instance.phase == "pending", f"InstanceEnded {event.job}/{event.instance}: it is {instance.phase}")
+    check(instance.key not in state.nominations, f"InstanceEnded {event.job}/{event.instance}: its nomination has not ended")
+    _leave_pending(state, instance)
+    _end(state, instance, event.outcome, event.reason)
+
+
+def _end(state: State, instance: Instance, outcome: str, reason: str, code: int = 0) -> None:
+    job = instance.job
+    instance.phase = outcome
+    instance.reason = reason
+    instance.code = code
+    instance.ended_us = state.at_us
+    state.todo.pop(instance.key, None)
+    job.open -= 1
+    if not job.open:
+        job.over_us = state.at_us
+        state.timers.set(("forget", job.id, 0), state.at_us + state.policy.forget_after_us)
+
+
+def _member_lost(state: State, event: MemberLost) -> None:
+    attempt = _attempt(state, event)
+    attempt.fault = None
+    attempt.degraded_until_us = event.until_us
+    key = attempt.instance.key
+    state.todo.pop(key, None)
+    state.degraded[key] = None
+    state.wakes += 1
+    set_timer(state, attempt)
+
+
+def _members_replaced(state: State, event: MembersReplaced) -> None:
+    attempt = _attempt(state, event)
+    check(attempt.phase == "run", f"MembersReplaced {event.job}/{event.instance}: the attempt is in {attempt.phase}")
+    for placement in event.placements:
+        old = attempt.tasks.get(placement.rank)
+        check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
+    _place(state, attempt, event.placements)
+    attempt.degraded_until_us = 0
+    state.degraded.pop(attempt.instance.key, None)
+    set_timer(state, attempt)
+
+
+# Nominations
+
+
+def _nominated(state: State, event: Nominated) -> None:
+    instance = _instance(state, event)
+    key = instance.key
+    check(
+        instance.phase == "pending" and key not in state.nominations,
+        f"Nominated {event.job}/{event.instance}: it is {instance.phase}",
+    )
+    victims = []
+    for ref in event.victims:
+        attempt = state.attempt(ref.job, ref.instance, ref.attempt)
+        if attempt is None:
+            broken(f"Nominated {event.job}/{event.instance}: the victim {ref.job}/{ref.instance} is not there")
+        victims.append(attempt)
+    nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
+    claim_places(state, nomination)
+    state.timers.set(("nomination", *key), event.until_us)
+    state.pending.discard(instance)
+    enqueue(state, instance)
+
+
+def claim_places(state: State, nomination: Nomination) -> None:
+    """Keep the places from now on: on each node what they need beyond what the victims there still hold."""
+    instance = nomination.instance
+    key = instance.key
+    state.nominations[key] = nomination
+    gang = instance.job.gang
+    for placement in nomination.placements:
+        node = state.ledger.node(placement.row)
+        claim = node.claims.get(key)
+        if claim is None:
+            claim = node.claims[key] = Claim()
+            nomination.nodes.append(node)
+        claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node, 1)
+    for attempt in nomination.victims:
+        attempt.by = key
+        for task in attempt.tasks.values():
+            claim = task.node.claims.get(key) if task.holding else None
+            if claim is not None:
+                claim.add(task.shape, task.devices, task.node, -1)
+    for node in nomination.nodes:
+        state.ledger.recount(node)
+
+
+def _nomination_ended(state: State, event: NominationEnded) -> None:
+    key = (event.job, event.instance)
+    nomination = state.nominations.pop(key, None)
+    if nomination is None:
+        broken(f"NominationEnded {event.job}/{event.instance}: there is none")
+    for node in nomination.nodes:
+        del node.claims[key]
+        if node.liveness != "removed":
+            state.ledger.recount(node)
+    for attempt in nomination.victims:
+        if attempt.by == key:
+            attempt.by = None
+    state.timers.cancel(("nomination", *key))
+    instance = nomination.instance
+    if instance.waits is not None:
+        state.pending.discard(instance)
+        enqueue(state, instance)
+    if not instance.cancelling:
+        state.todo.pop(key, None)
+    state.wakes += 1
+
+
+# The rest
+
+
+def _shape_deferred(state: State, event: ShapeDeferred) -> None:
+    if event.code:
+        state.deferred[event.queue, event.shape] = event.code
+    else:
+        state.deferred.pop((event.queue, event.shape), None)
+
+
+def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
+    for id in event.jobs:
+        job = state.jobs.pop(id, None)
+        if job is None or job.open:
+            broken(f"JobsForgotten names job {id}, which is not over")
+        state.timers.cancel(("forget", id, 0))
+
+
+def enqueue(state: State, instance: Instance) -> None:
+    """It waits for its turn, now or from `not_before_us` on."""
+    if instance.not_before_us > state.at_us:
+        state.timers.set(("backoff", *instance.key), instance.not_before_us)
+    else:
+        state.pending.add(instance, instance.key in state.nominations)
+
+
+def _leave_pending(state: State, instance: Instance) -> None:
+    if instance.waits is not None:
+        state.pending.discard(instance)
+    else:
+        state.timers.cancel(("backoff", *instance.key))
+    state.pending_total -= 1
+
+
+def _count_running(state: State, attempt: Attempt, change: int) -> None:
+    job = attempt.instance.job
+    if job.request.preemptible:
+        key = (job.queue, job.priority)
+        count = state.running.get(key, 0) + change
+        if count:
+            state.running[key] = count
+        else:
+            del state.running[key]
+
+
+HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
+    JobSubmitted: _job_submitted,
+    JobCancelRequested: _job_cancel_requested,
+    JobReprioritised: _job_reprioritised,
+    TaskReady: _task_ready,
+    TaskStarted: _task_started,
+    TaskExited: _task_exited,
+    TaskMissing: _task_missing,
+    JobRejected: _job_rejected,
+    InstanceBound: _instance_bound,
+    InstanceStarted: _instance_started,
+    InstancePreempted: _instance_preempted,
+    StopOrdered: _stop_ordered,
+    AttemptEnded: _attempt_ended,
+    InstanceEnded: _instance_ended,
+    MemberLost: _member_lost,
+    MembersReplaced: _members_replaced,
+    Nominated: _nominated,
+    NominationEnded: _nomination_ended,
+    ShapeDeferred: _shape_deferred,
+    JobsForgotten: _jobs_forgotten,
+}

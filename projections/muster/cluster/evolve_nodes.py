@@ -1,0 +1,292 @@
+"""How nodes and devices change, and what that means for the tasks on them. Each function folds one kind of entry."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from muster.cluster.check import broken, check
+from muster.cluster.evolve_jobs import fault, release
+from muster.cluster.jobs import Fault
+from muster.cluster.nodes import Device, Node
+from muster.cluster.state import Nomination, State
+from muster.events.base import Event
+from muster.events.decisions import NodeLost, NodeQuarantined, NodeReleased, NodeReturned, NodeSilent
+from muster.events.nodes import DeviceHealthChanged, ForeignUseChanged, NodeRegistered, NodeRemoved, NodesHeard
+from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+
+
+def _node_registered(state: State, event: NodeRegistered) -> None:
+    node = state.node(event.node)
+    if node is not None and node.uid == event.uid:
+        _update(state, node, event)
+        return
+    if node is not None:
+        _remove(state, node)
+    free = state.ledger.free_rows
+    row = heapq.heappop(free) if free else len(state.ledger.nodes)
+    state.ledger.add(Node(row, event.node, event.uid, event.boot, event.spec, state.at_us))
+
+
+def _update(state: State, node: Node, event: NodeRegistered) -> None:
+    """A known node has this now. Devices keep their indexes by uuid."""
+    if event.boot != node.boot:
+        node.boot = event.boot
+        node.fenced = False
+        lose_tasks(state, node, "node-rebooted")
+    node.spec = event.spec
+    node.heard_us = state.at_us
+    known = {device.uuid: device for device in node.devices}
+    for device in node.devices:
+        device.present = False
+    for spec in event.spec.devices:
+        old = known.get(spec.uuid)
+        if old is None:
+            node.devices.append(Device(spec))
+        else:
+            old.describe(spec)
+            old.present = True
+    for task in list(node.tasks):
+        if any(not node.devices[index].present or node.devices[index].health == "failed" for index in task.devices):
+            fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
+        elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
+            fault(state, task.attempt, Fault("taint", 0, node.name, lost=True))
+    _altered(state, node)
+
+
+def _node_removed(state: State, event: NodeRemoved) -> None:
+    node = state.node(event.node)
+    if node is not None and node.uid == event.uid:
+        _remove(state, node)
+
+
+def _remove(state: State, node: Node) -> None:
+    lose_tasks(state, node, "node-removed")
+    state.ledger.remove(node)
+    heapq.heappush(state.ledger.free_rows, node.row)
+    state.missing.pop(node.row, None)
+    state.back.pop(node.row, None)
+    state.timers.cancel(("node", node.name, node.row))
+    for key in node.claims:
+        state.todo[key] = None
+
+
+def lose_tasks(state: State, node: Node, reason: str) -> None:
+    """Whatever ran here has ended."""
+    for task in list(node.tasks):
+        release(state, task, "lost")
+        fault(state, task.attempt, Fault(reason, 0, node.name, lost=True))
+
+
+def _altered(state: State, node: Node) -> None:
+    """What decides whether new work may come here has changed."""
+    state.ledger.recount(node)
+    state.ledger.alter(node.row)
+    for key in node.claims:
+        if broken_place(state.nominations[key]):
+            state.todo[key] = None
+
+
+def broken_place(nomination: Nomination) -> str:
+    """Why the places of a nomination cannot be had any more: `node-lost`, `infeasible`, or empty if they can."""
+    for node in nomination.nodes:
+        if node.liveness != "heard" or node.fenced:
+            return "node-lost"
+        if not node.open:
+            return "infeasible"
+    for placement in nomination.placements:
+        for node in nomination.nodes:
+            if node.row == placement.row and any(not node.devices[index].usable for index in placement.devices):
+                return "infeasible"
+    return ""
+
+
+# Being heard
+
+
+def _nodes_heard(state: State, event: NodesHeard) -> None:
+    ledger = state.ledger
+    before = state.missing
+    unread = dict.fromkeys(event.unread)
+    missing: dict[int, None] = {}
+    for row in event.missing:
+        node = _at(state, row)
+        if node is not None:
+            missing[row] = None
+            if row not in before:
+                node.heard_us = max(node.heard_us, state.beat_us)
+    for row in event.unread:
+        node = _at(state, row)
+        if node is not None and row in before:
+            node.heard_us = state.at_us
+            missing[row] = None
+    state.missing = missing
+    state.beat_us = state.at_us
+    for row in missing:
+        if row not in before or row in unread:
+            set_timer(state, ledger.node(row))
+    for row in before:
+        if row not in missing:
+            node = ledger.node(row)
+            node.heard_us = state.at_us
+            set_timer(state, node)
+            if node.liveness != "heard":
+                state.back[row] = None
+
+
+def _at(state: State, row: int) -> Node | None:
+    nodes = state.ledger.nodes
+    return nodes[row] if row < len(nodes) else None
+
+
+def set_timer(state: State, node: Node) -> None:
+    """When the node next needs a decision although nothing is said about it."""
+    due = []
+    policy = state.policy
+    if node.row in state.missing:
+        if node.liveness == "heard":
+            due.append(node.heard_us + policy.silent_after_us)
+        elif node.liveness == "silent":
+            due.append(lost_at_us(state, node))
+    if node.quarantined_until_us:
+        due.append(node.quarantined_until_us)
+    key = ("node", node.name, node.row)
+    if due:
+        state.timers.set(key, min(due))
+    else:
+        state.timers.cancel(key)
+
+
+def lost_at_us(state: State, node: Node) -> int:
+    """When a node that stays missing is lost: no task on it can be alive then, by the leases of their supervisors."""
+    return max(node.heard_us + state.policy.lease_us + state.policy.margin_us, state.lease_until_us)
+
+
+def _named(state: State, event: NodeSilent | NodeReturned | NodeLost | NodeQuarantined | NodeReleased) -> Node:
+    node = _at(state, event.row)
+    if node is None or node.name != event.node:
+        broken(f"{type(event).__name__} names node {event.node} in row {event.row}, which is not there")
+    return node
+
+
+def _node_silent(state: State, event: NodeSilent) -> None:
+    node = _named(state, event)
+    check(node.liveness == "heard", f"NodeSilent {node.name}: it is {node.liveness}")
+    node.liveness = "silent"
+    window = state.at_us - state.policy.flap_window_us
+    node.silences = [*[at_us for at_us in node.silences if at_us > window][-1000:], state.at_us]
+    set_timer(state, node)
+    _altered(state, node)
+
+
+def _node_returned(state: State, event: NodeReturned) -> None:
+    node = _named(state, event)
+    check(node.liveness != "heard", f"NodeReturned {node.name}: it was heard all the time")
+    node.liveness = "heard"
+    state.back.pop(node.row, None)
+    set_timer(state, node)
+    _altered(state, node)
+
+
+def _node_lost(state: State, event: NodeLost) -> None:
+    node = _named(state, event)
+    check(node.liveness == "silent", f"NodeLost {node.name}: it is {node.liveness}")
+    node.liveness = "lost"
+    set_timer(state, node)
+    lose_tasks(state, node, "node-lost")
+    _altered(state, node)
+
+
+def _node_quarantined(state: State, event: NodeQuarantined) -> None:
+    node = _named(state, event)
+    node.quarantined_until_us = event.until_us
+    set_timer(state, node)
+    _altered(state, node)
+
+
+def _node_released(state: State, event: NodeReleased) -> None:
+    node = _named(state, event)
+    node.quarantined_until_us = 0
+    node.silences = []
+    set_timer(state, node)
+    _altered(state, node)
+
+
+# What is said of a node from outside
+
+
+def _node_cordoned(state: State, event: NodeCordoned) -> None:
+    node = state.node(event.node)
+    if node is not None and not node.cordoned:
+        node.cordoned = True
+        _altered(state, node)
+
+
+def _node_uncordoned(state: State, event: NodeUncordoned) -> None:
+    node = state.node(event.node)
+    if node is not None and not node.open:
+        node.cordoned = node.drained = node.fenced = False
+        node.quarantined_until_us = 0
+        node.silences = []
+        set_timer(state, node)
+        _altered(state, node)
+
+
+def _node_drained(state: State, event: NodeDrained) -> None:
+    node = state.node(event.node)
+    if node is None:
+        return
+    node.drained = True
+    for task in node.tasks:
+        fault(state, task.attempt, Fault("drained", 0, node.name, lost=True))
+    _altered(state, node)
+
+
+def _node_fenced(state: State, event: NodeFenced) -> None:
+    node = state.node(event.node)
+    if node is not None:
+        node.fenced = True
+        lose_tasks(state, node, "node-lost")
+        _altered(state, node)
+
+
+def _device_health_changed(state: State, event: DeviceHealthChanged) -> None:
+    node = state.node(event.node)
+    if node is None or node.uid != event.uid:
+        return
+    for index, device in enumerate(node.devices):
+        if device.uuid == event.device and device.health != event.health:
+            device.health = event.health
+            if event.health == "failed":
+                for task in node.tasks:
+                    if index in task.devices:
+                        fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
+            _altered(state, node)
+
+
+def _foreign_use_changed(state: State, event: ForeignUseChanged) -> None:
+    node = state.node(event.node)
+    if node is None or node.uid != event.uid:
+        return
+    node.foreign_cpu = event.cpu_milli
+    node.foreign_memory = event.memory_mib
+    for device in node.devices:
+        device.foreign = device.uuid in event.devices
+    _altered(state, node)
+
+
+HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
+    NodeRegistered: _node_registered,
+    NodeRemoved: _node_removed,
+    NodesHeard: _nodes_heard,
+    NodeSilent: _node_silent,
+    NodeReturned: _node_returned,
+    NodeLost: _node_lost,
+    NodeQuarantined: _node_quarantined,
+    NodeReleased: _node_released,
+    NodeCordoned: _node_cordoned,
+    NodeUncordoned: _node_uncordoned,
+    NodeDrained: _node_drained,
+    NodeFenced: _node_fenced,
+    DeviceHealthChanged: _device_health_changed,
+    ForeignUseChanged: _foreign_use_changed,
+}

@@ -1,0 +1,120 @@
+"""What is true of every state, checked from the tasks up. Slow and plain: for tests and tools."""
+
+from muster.cluster import snapshot
+from muster.cluster.check import check
+from muster.cluster.jobs import TERMINAL, Job
+from muster.cluster.nodes import LEVELS, Node
+from muster.cluster.state import State
+
+
+def check_invariants(state: State) -> None:
+    """Stop if anything is off.
+
+    Raises:
+        BrokenInvariant: what is.
+    """
+    for job in state.jobs.values():
+        _check_job(state, job)
+    for row, node in enumerate(state.ledger.nodes):
+        if node is not None:
+            check(node.row == row, f"node {node.name} stands in row {row} and says {node.row}")
+            _check_node(state, node)
+    waiting = sum([i.waits is not None for job in state.jobs.values() for i in job.instances])
+    check(state.pending.count == waiting, f"{state.pending.count} counted as waiting, {waiting} wait")
+    pending = sum([i.phase == "pending" for job in state.jobs.values() for i in job.instances])
+    check(state.pending_total == pending, f"{state.pending_total} counted as pending, {pending} are")
+    for key, nomination in state.nominations.items():
+        check(nomination.instance.phase == "pending", f"{key} is nominated and {nomination.instance.phase}")
+
+
+def check_rebuild(state: State) -> None:
+    """The state rebuilt from its own snapshot is the same, its indexes too.
+
+    Raises:
+        BrokenInvariant: what differs.
+    """
+    data = snapshot.encode(state)
+    other = snapshot.decode(data)
+    check(snapshot.encode(other) == data, "the state rebuilt from its snapshot has other bytes")
+    check(sorted(other.todo) == sorted(state.todo), f"to do: {sorted(state.todo)}, rebuilt {sorted(other.todo)}")
+    check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
+    check(other.running == state.running, f"running: {state.running}, rebuilt {other.running}")
+    check(sorted(other.degraded) == sorted(state.degraded), "the degraded differ from the rebuilt ones")
+    mine = sorted([(key, item.count) for key, item in state.pending.classes.items()], key=str)
+    theirs = sorted([(key, item.count) for key, item in other.pending.classes.items()], key=str)
+    check(mine == theirs, f"pending classes: {mine}, rebuilt {theirs}")
+    ledger, rebuilt = state.ledger, other.ledger
+    check(ledger.partial == rebuilt.partial, "the index of shared devices differs from the rebuilt one")
+    width = max(len(ledger.whole), len(rebuilt.whole))
+    whole = [index.whole + [0] * (width - len(index.whole)) for index in (ledger, rebuilt)]
+    check(whole[0] == whole[1], "the index of whole devices differs from the rebuilt one")
+    check(sorted(ledger.free_rows) == sorted(rebuilt.free_rows), "the free rows differ from the rebuilt ones")
+
+
+def _check_job(state: State, job: Job) -> None:
+    still = sum([instance.phase not in TERMINAL for instance in job.instances])
+    check(job.open == still, f"{job.id}: {job.open} instances counted as open, {still} are")
+    for instance in job.instances:
+        name = f"{job.id}/{instance.index}"
+        attempt = instance.attempt
+        if instance.phase in TERMINAL or instance.phase == "pending":
+            check(attempt is None, f"{name} is {instance.phase} and has an attempt")
+        if attempt is None:
+            continue
+        held = [task for task in attempt.tasks.values() if task.holding]
+        check(attempt.held == len(held), f"{name}: {attempt.held} tasks counted as holding, {len(held)} do")
+        for task in held:
+            check(task in task.node.tasks, f"{name} rank {task.rank} holds a place that node {task.node.name} does not know of")
+        phases = {"prepare": "starting", "run": "running", "stop": "stopping"}
+        check(instance.phase == phases[attempt.phase], f"{name} is {instance.phase}, its attempt in {attempt.phase}")
+        bound = len(attempt.tasks)
+        least = sum(job.gang.minima)
+        check(bound >= least, f"{name}: {bound} tasks bound, at least {least} are needed")
+
+
+def _check_node(state: State, node: Node) -> None:
+    for task in node.tasks:
+        check(task.holding and task.node is node, f"node {node.name}: rank {task.rank} is listed and holds nothing here")
+        attempt = task.attempt
+        check(attempt.instance.attempt is attempt, f"node {node.name} holds something for an attempt that is over")
+    use: dict[int, int] = {}
+    for task in node.tasks:
+        for index in task.devices:
+            device = node.devices[index]
+            use[index] = use.get(index, 0) + (device.units if task.shape.gpus else task.shape.units(device.memory_mib))
+    for index, units in use.items():
+        device = node.devices[index]
+        check(units <= device.units, f"node {node.name} device {index}: {units} of {device.units} units held")
+    free = (
+        node.cpu_free,
+        node.memory_free,
+        node.disk_free,
+        node.tasks_free,
+        list(node.device_free),
+        node.whole_free,
+        node.levels,
+    )
+    node.recount()
+    anew = (
+        node.cpu_free,
+        node.memory_free,
+        node.disk_free,
+        node.tasks_free,
+        list(node.device_free),
+        node.whole_free,
+        node.levels,
+    )
+    check(free == anew, f"node {node.name}: free {free}, counted anew {anew}")
+    ledger = state.ledger
+    for count, bits in enumerate(ledger.whole):
+        check(bool(bits >> node.row & 1) == (count == node.whole_free), f"node {node.name} stands wrongly in whole[{count}]")
+    for level in range(LEVELS):
+        check(
+            bool(ledger.partial[level] >> node.row & 1) == bool(node.levels >> level & 1),
+            f"node {node.name} stands wrongly in partial[{level}]",
+        )
+
+
+def _free(node: Node) -> tuple[object, ...]:
+    amounts = (node.cpu_free, node.memory_free, node.disk_free, node.tasks_free)
+    return (*amounts, tuple(node.device_free), node.whole_free, node.levels)

@@ -1,0 +1,190 @@
+"""Nodes and their devices: what each has, what is held of it, and what a new task may have.
+
+The truth is what the tasks hold (`Node.tasks`). `cpu_free`, `device_free` and their like are capacity, less what is held,
+foreign, nominated for others or unhealthy; `Node.recount` makes them anew from the truth.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from muster.cluster.shapes import Shape
+from muster.events.base import DeviceHealth
+from muster.events.nodes import Device as DeviceSpec
+from muster.events.nodes import NodeSpec
+
+if TYPE_CHECKING:
+    from muster.cluster.jobs import Task
+
+LEVELS: Final = 20
+"""In how many steps the free part of a shared device is told apart by the indexes."""
+
+
+class Device:
+    """A device of a node. Its index is its place in `Node.devices` and never means another device."""
+
+    __slots__ = ("foreign", "health", "island", "memory_mib", "model", "numa", "present", "units", "uuid")
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self.uuid: str = spec.uuid
+        self.present = True
+        self.foreign = False
+        self.describe(spec)
+
+    def describe(self, spec: DeviceSpec) -> None:
+        """It is now as this says."""
+        self.model: str = spec.model
+        self.memory_mib: int = spec.memory_mib
+        self.numa: int = spec.numa
+        self.island: int = spec.island
+        self.health: DeviceHealth = spec.health
+        self.units: int = 1000 * (spec.memory_mib or 1)
+        """What the whole device is, in the units of `Shape.units`."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether new work may have it."""
+        return self.present and not self.foreign and self.health == "healthy"
+
+
+class Claim:
+    """What a nomination keeps of one node: what its places need beyond what its victims there still hold."""
+
+    __slots__ = ("cpu_milli", "devices", "disk_mib", "memory_mib", "tasks")
+
+    def __init__(self) -> None:
+        self.cpu_milli = 0
+        self.memory_mib = 0
+        self.disk_mib = 0
+        self.tasks = 0
+        self.devices: dict[int, int] = {}
+        """Units by device index."""
+
+    def add(self, shape: Shape, devices: tuple[int, ...], node: "Node", sign: int) -> None:
+        """Add a place's need (sign 1), or take off what a victim still holds (sign -1)."""
+        self.cpu_milli += sign * shape.cpu_milli
+        self.memory_mib += sign * shape.memory_mib
+        self.disk_mib += sign * shape.disk_mib
+        self.tasks += sign
+        for index in devices:
+            device = node.devices[index]
+            units = device.units if shape.gpus else shape.units(device.memory_mib)
+            self.devices[index] = self.devices.get(index, 0) + sign * units
+
+
+class Node:
+    """A node and what is free on it."""
+
+    __slots__ = (
+        "boot",
+        "claims",
+        "cordoned",
+        "cpu_free",
+        "device_free",
+        "devices",
+        "disk_free",
+        "drained",
+        "fenced",
+        "foreign_cpu",
+        "foreign_memory",
+        "heard_us",
+        "islands",
+        "levels",
+        "liveness",
+        "memory_free",
+        "name",
+        "plain",
+        "quarantined_until_us",
+        "row",
+        "silences",
+        "spec",
+        "tasks",
+        "tasks_free",
+        "uid",
+        "uniform",
+        "whole_free",
+    )
+
+    def __init__(self, row: int, name: str, uid: str, boot: str, spec: NodeSpec, at_us: int) -> None:
+        self.row = row
+        self.name = name
+        self.uid = uid
+        self.boot = boot
+        self.spec = spec
+        self.devices: list[Device] = [Device(device) for device in spec.devices]
+        self.cordoned = False
+        self.drained = False
+        self.fenced = False
+        self.liveness: str = "heard"
+        """heard, silent, lost; `removed` once it has left the state."""
+        self.heard_us = at_us
+        self.quarantined_until_us = 0
+        self.silences: list[int] = []
+        self.foreign_cpu = 0
+        self.foreign_memory = 0
+        self.tasks: dict[Task, None] = {}
+        """The tasks that hold something here, in the order of their binding."""
+        self.claims: dict[tuple[str, int], Claim] = {}
+        self.cpu_free = self.memory_free = self.disk_free = self.tasks_free = 0
+        self.device_free: list[int] = []
+        self.whole_free = 0
+        self.levels = 0
+        self.plain = True
+        """Whether every device is usable and nothing is claimed: then holdings can be added and taken off one by one."""
+        self.uniform = True
+        """Whether all devices are of one model and memory."""
+        self.islands = 0
+        self.recount()
+
+    @property
+    def open(self) -> bool:
+        """Whether new work may come here at all."""
+        return (
+            self.liveness == "heard"
+            and not self.cordoned
+            and not self.drained
+            and not self.fenced
+            and not self.quarantined_until_us
+        )
+
+    def recount(self) -> None:
+        """What is free, made anew from what is held, foreign, claimed and healthy."""
+        spec = self.spec
+        devices = self.devices
+        cpu = spec.cpu_milli - self.foreign_cpu
+        memory = spec.memory_mib - self.foreign_memory
+        disk = spec.disk_mib
+        tasks = spec.tasks_max
+        free = [device.units for device in devices]
+        for task in self.tasks:
+            shape = task.shape
+            cpu -= shape.cpu_milli
+            memory -= shape.memory_mib
+            disk -= shape.disk_mib
+            tasks -= 1
+            for index in task.devices:
+                free[index] -= devices[index].units if shape.gpus else shape.units(devices[index].memory_mib)
+        for claim in self.claims.values():
+            cpu -= max(0, claim.cpu_milli)
+            memory -= max(0, claim.memory_mib)
+            disk -= max(0, claim.disk_mib)
+            tasks -= max(0, claim.tasks)
+            for index, units in claim.devices.items():
+                free[index] -= max(0, units)
+        self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
+        self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
+        self.plain = not self.claims and all(device.usable for device in devices)
+        usable = [device for device in devices if device.usable]
+        self.uniform = all(d.model == usable[0].model and d.memory_mib == usable[0].memory_mib for d in usable[1:])
+        self.islands = len(dict.fromkeys([device.island for device in usable]))
+        self.count_devices()
+
+    def count_devices(self) -> None:
+        """The entries of this node in the device indexes."""
+        whole = levels = 0
+        for free, device in zip(self.device_free, self.devices, strict=True):
+            if free > 0:
+                if free == device.units:
+                    whole += 1
+                else:
+                    levels |= 1 << (free * LEVELS // device.units)
+        self.whole_free = whole
+        self.levels = levels

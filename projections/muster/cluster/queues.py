@@ -1,0 +1,80 @@
+"""Who waits, in which order.
+
+Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid. If one of
+them cannot be placed then none of its class can, so a pass asks each class once. Inside a class the order is that of
+submission; between classes it is priority, then the place of the first in each. A requeued instance keeps its place.
+"""
+
+import heapq
+
+from muster.cluster.jobs import Instance, Job, Place
+from muster.cluster.shapes import Gang
+
+ClassKey = tuple[str, int, str, tuple[str, ...], tuple[str, int] | None]
+
+
+class PendingClass:
+    """Pending instances that are equal for placement.
+
+    `seen` is for the engine: the position in the ledger's notes up to which the first of this class is known not to fit;
+    -1 means that it must be tried.
+    """
+
+    __slots__ = ("avoid", "count", "first", "gang", "heap", "key", "memo", "priority", "queue", "seen")
+
+    def __init__(self, key: ClassKey, job: Job) -> None:
+        self.key = key
+        self.queue = job.queue
+        self.priority = job.priority
+        self.gang: Gang = job.gang
+        self.avoid = job.avoid
+        self.heap: list[tuple[Place, Instance]] = []
+        self.count = 0
+        self.seen = -1
+        self.memo: object | None = None
+
+    def head(self) -> Instance | None:
+        """The first that waits here, or None."""
+        heap = self.heap
+        while heap:
+            instance = heap[0][1]
+            if instance.waits is self:
+                return instance
+            heapq.heappop(heap)
+        return None
+
+
+class PendingQueue:
+    """All pending instances that may be bound now (those backing off are not here)."""
+
+    __slots__ = ("classes", "count")
+
+    def __init__(self) -> None:
+        self.classes: dict[ClassKey, PendingClass] = {}
+        self.count = 0
+
+    def add(self, instance: Instance, nominated: bool) -> None:
+        """It waits from now on. One that is nominated is a class of its own."""
+        job = instance.job
+        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, instance.key if nominated else None)
+        found = self.classes.get(key)
+        if found is None:
+            found = self.classes[key] = PendingClass(key, job)
+        heapq.heappush(found.heap, (instance.place, instance))
+        found.count += 1
+        instance.waits = found
+        self.count += 1
+
+    def discard(self, instance: Instance) -> None:
+        """It waits no more (or did not)."""
+        waits = instance.waits
+        if isinstance(waits, PendingClass):
+            waits.count -= 1
+            instance.waits = None
+            self.count -= 1
+            if not waits.count:
+                del self.classes[waits.key]
+
+    def order(self, instance: Instance) -> tuple[int, Place]:
+        """The order key: lower goes first."""
+        return -instance.job.priority, instance.place

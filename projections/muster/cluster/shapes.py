@@ -1,0 +1,130 @@
+"""Shapes: what makes two tasks equal for placement, and what makes two instances equal in a queue.
+
+A `Shape` is one group's request without its name and its counts. A `Gang` is the list of shapes with counts of one
+job. Both are interned by value, bounded, and hold nothing that the request does not say: they may be dropped at any
+time.
+"""
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from muster.events.codec import encode
+from muster.events.jobs import GroupRequest, JobRequest, Requirement, Toleration
+from muster.events.nodes import Taint
+
+INTERNED_MAX: Final = 65_536
+
+
+class Shape:
+    """What one task needs. Two tasks of one shape fit on the same nodes.
+
+    `key` is the BLAKE2b-64 digest of the canonical request, in hexadecimal: the name of the shape in the log.
+    """
+
+    __slots__ = (
+        "cpu_milli",
+        "disk_mib",
+        "gpu_memory_mib",
+        "gpu_milli",
+        "gpu_models",
+        "gpus",
+        "key",
+        "memory_mib",
+        "needs_device",
+        "selector",
+        "share",
+        "tolerations",
+    )
+
+    def __init__(self, group: GroupRequest) -> None:
+        self.cpu_milli: int = group.cpu_milli
+        self.memory_mib: int = group.memory_mib
+        self.disk_mib: int = group.disk_mib
+        self.gpus: int = group.gpus
+        self.gpu_milli: int = group.gpu_milli
+        self.gpu_memory_mib: int = group.gpu_memory_mib
+        self.gpu_models: tuple[str, ...] = group.gpu_models
+        self.selector: tuple[Requirement, ...] = group.selector
+        self.tolerations: tuple[Toleration, ...] = group.tolerations
+        self.share: bool = not group.gpus and bool(group.gpu_milli or group.gpu_memory_mib)
+        """Whether a task takes a part of one device."""
+        self.needs_device: bool = bool(group.gpus) or self.share
+        plain = encode(msgspec.structs.replace(group, name="task", count=1, min=1))
+        self.key: str = hashlib.blake2b(plain, digest_size=8).hexdigest()
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether a task puts up with this taint."""
+        return any(
+            (not toleration.key or toleration.key == taint.key)
+            and (toleration.any_value or not toleration.key or toleration.value == taint.value)
+            and (not toleration.effect or toleration.effect == taint.effect)
+            for toleration in self.tolerations
+        )
+
+    def units(self, device_memory_mib: int) -> int:
+        """What a task holds of one device that it shares, in units (thousandths of a MiB of its memory).
+
+        A device has 1000 units for each MiB, so that a share of n thousandths and an amount of n MiB are both whole
+        numbers and their sum is exact.
+        """
+        memory = device_memory_mib or 1
+        return self.gpu_milli * memory if self.gpu_milli else self.gpu_memory_mib * 1000
+
+
+class Gang:
+    """The groups of an instance: shapes with counts. A single task is a gang of one."""
+
+    __slots__ = ("counts", "key", "minima", "offsets", "shapes", "single", "tasks")
+
+    def __init__(self, groups: tuple[GroupRequest, ...]) -> None:
+        self.shapes: tuple[Shape, ...] = tuple([intern_shape(group) for group in groups])
+        self.counts: tuple[int, ...] = tuple([group.count for group in groups])
+        self.minima: tuple[int, ...] = tuple([group.min for group in groups])
+        self.tasks: int = sum(self.counts)
+        offsets = []
+        at = 0
+        for count in self.counts:
+            offsets.append(at)
+            at += count
+        self.offsets: tuple[int, ...] = tuple(offsets)
+        """The first rank of each group."""
+        self.single: bool = self.tasks == 1
+        self.key: str = "+".join(
+            f"{shape.key}x{count}m{least}" for shape, count, least in zip(self.shapes, self.counts, self.minima, strict=True)
+        )
+
+    def group_of(self, rank: int) -> int:
+        """The group that has this rank."""
+        group = len(self.offsets) - 1
+        while self.offsets[group] > rank:
+            group -= 1
+        return group
+
+
+_shapes: dict[GroupRequest, Shape] = {}
+_by_key: dict[str, Shape] = {}
+_gangs: dict[tuple[GroupRequest, ...], Gang] = {}
+
+
+def intern_shape(group: GroupRequest) -> Shape:
+    """The shape of a group; equal requests give the same object while it is kept."""
+    shape = _shapes.get(group)
+    if shape is None:
+        if len(_shapes) >= INTERNED_MAX:
+            _shapes.clear()
+            _by_key.clear()
+        shape = Shape(group)
+        shape = _shapes[group] = _by_key.setdefault(shape.key, shape)
+    return shape
+
+
+def intern_gang(request: JobRequest) -> Gang:
+    """The gang of a request; equal groups give the same object while it is kept."""
+    gang = _gangs.get(request.groups)
+    if gang is None:
+        if len(_gangs) >= INTERNED_MAX:
+            _gangs.clear()
+        gang = _gangs[request.groups] = Gang(request.groups)
+    return gang

@@ -1,0 +1,131 @@
+"""The state of a cell: what the log says, up to one cycle.
+
+Everything here follows from the admitted cycles, by `muster.cluster.evolve`. Indexes (`ledger`'s bits, `pending`,
+`timers`, `todo`, `running`) can be made anew from the rest.
+"""
+
+from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.ledger import Ledger
+from muster.cluster.nodes import Node
+from muster.cluster.queues import PendingQueue
+from muster.cluster.timers import Timers
+from muster.events.decisions import Placement
+from muster.events.operations import Policy
+
+InstanceKey = tuple[str, int]
+
+QUEUES = ("default",)
+"""The queues there are. The tree of queues takes this place."""
+
+
+class Nomination:
+    """Places that are kept for an instance until its victims are gone."""
+
+    __slots__ = ("at_us", "instance", "nodes", "placements", "until_us", "victims")
+
+    def __init__(
+        self, instance: Instance, placements: tuple[Placement, ...], victims: list[Attempt], at_us: int, until_us: int
+    ) -> None:
+        self.instance = instance
+        self.placements = placements
+        self.victims = victims
+        self.at_us = at_us
+        self.until_us = until_us
+        self.nodes: list[Node] = []
+        """The nodes on which it has a claim."""
+
+
+class State:
+    """One cell, as of cycle `number`."""
+
+    __slots__ = (
+        "arrived",
+        "at_us",
+        "back",
+        "beat_us",
+        "cell",
+        "deferred",
+        "degraded",
+        "index",
+        "jobs",
+        "lease_until_us",
+        "ledger",
+        "missing",
+        "nominations",
+        "number",
+        "pending",
+        "pending_total",
+        "policy",
+        "positions",
+        "running",
+        "term",
+        "timers",
+        "todo",
+        "wakes",
+    )
+
+    def __init__(self, cell: str) -> None:
+        self.cell = cell
+        self.number = 0
+        self.term = 0
+        self.at_us = 0
+        self.index = 0
+        """How many entries of the cycle have been folded: with `number`, the place of the next one."""
+        self.policy = Policy()
+        self.positions: dict[str, int] = {}
+        self.lease_until_us = 0
+        self.beat_us = 0
+        """When the last beat was."""
+        self.jobs: dict[str, Job] = {}
+        self.ledger = Ledger()
+        self.missing: dict[int, None] = {}
+        """Rows that were not heard at the last beat."""
+        self.nominations: dict[InstanceKey, Nomination] = {}
+        self.deferred: dict[tuple[str, str], str] = {}
+        """The reason last recorded for a shape (a gang's key, digested) of a queue that waits."""
+        self.arrived: list[Job] = []
+        """Jobs submitted in this cycle: the gate looks at each once."""
+        # Indexes, made anew by `muster.cluster.snapshot.reindex`:
+        self.pending = PendingQueue()
+        self.pending_total = 0
+        """Pending instances, those backing off too."""
+        self.timers = Timers()
+        self.todo: dict[InstanceKey, None] = {}
+        """Instances about which something is to be decided now."""
+        self.back: dict[int, None] = {}
+        """Rows heard again and not yet said to have returned."""
+        self.degraded: dict[InstanceKey, None] = {}
+        """Running instances that lost a member and wait for another."""
+        self.running: dict[tuple[str, int], int] = {}
+        """How many attempts may be victims, by queue and priority."""
+        self.wakes = 0
+        """Counts what may let a waiting job start although nothing was freed: caches that stood before it are stale."""
+
+    @property
+    def nodes(self) -> list[Node | None]:
+        """The nodes by row."""
+        return self.ledger.nodes
+
+    @property
+    def node_rows(self) -> dict[str, int]:
+        """Rows by name."""
+        return self.ledger.rows
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, if it is there."""
+        row = self.ledger.rows.get(name)
+        return None if row is None else self.ledger.nodes[row]
+
+    def instance(self, job: str, index: int) -> Instance | None:
+        """The instance, if the state knows it."""
+        found = self.jobs.get(job)
+        if found is None or index >= len(found.instances):
+            return None
+        return found.instances[index]
+
+    def attempt(self, job: str, index: int, number: int) -> Attempt | None:
+        """The attempt, if it is the current one of its instance."""
+        instance = self.instance(job, index)
+        if instance is None or instance.attempt is None or instance.attempt.number != number:
+            return None
+        return instance.attempt
