@@ -74,14 +74,14 @@ class AttemptRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     attempt: AttemptNumber
 
 
-class JobRejected(Event, kw_only=True):
+class JobRejected(Event, frozen=True, kw_only=True):
     """The job will never be taken, and why."""
 
     job: JobKey
     reason: Text
 
 
-class InstanceBound(Event, kw_only=True):
+class InstanceBound(Event, frozen=True, kw_only=True):
     """The instance holds these places from now on; its nodes prepare it."""
 
     job: JobKey
@@ -90,7 +90,7 @@ class InstanceBound(Event, kw_only=True):
     placements: Placements
 
 
-class InstanceStarted(Event, kw_only=True):
+class InstanceStarted(Event, frozen=True, kw_only=True):
     """Every member is ready: all run."""
 
     job: JobKey
@@ -98,7 +98,7 @@ class InstanceStarted(Event, kw_only=True):
     attempt: AttemptNumber
 
 
-class InstancePreempted(Event, kw_only=True):
+class InstancePreempted(Event, frozen=True, kw_only=True):
     """The attempt is told to stop so that the beneficiary can have what it holds."""
 
     job: JobKey
@@ -109,7 +109,7 @@ class InstancePreempted(Event, kw_only=True):
     kill_at_us: Micros
 
 
-class StopOrdered(Event, kw_only=True):
+class StopOrdered(Event, frozen=True, kw_only=True):
     """The attempt is told to stop, and is killed at `kill_at_us`."""
 
     job: JobKey
@@ -122,7 +122,7 @@ class StopOrdered(Event, kw_only=True):
     code: int = 0
 
 
-class AttemptEnded(Event, kw_only=True):
+class AttemptEnded(Event, frozen=True, kw_only=True):
     """Nothing is held for the attempt any more, and this comes of its instance."""
 
     job: JobKey
@@ -139,7 +139,7 @@ class AttemptEnded(Event, kw_only=True):
     """Whether this counts against `max_retries`."""
 
 
-class InstanceEnded(Event, kw_only=True):
+class InstanceEnded(Event, frozen=True, kw_only=True):
     """The instance, which held nothing, is over."""
 
     job: JobKey
@@ -148,7 +148,7 @@ class InstanceEnded(Event, kw_only=True):
     reason: Annotated[str, Meta(max_length=64)] = ""
 
 
-class MemberLost(Event, kw_only=True):
+class MemberLost(Event, frozen=True, kw_only=True):
     """A running gang lost this member and goes on below its minimum until `until_us` at most (semantics 13)."""
 
     job: JobKey
@@ -157,7 +157,7 @@ class MemberLost(Event, kw_only=True):
     until_us: Micros
 
 
-class MembersReplaced(Event, kw_only=True):
+class MembersReplaced(Event, frozen=True, kw_only=True):
     """These ranks of a degraded attempt were placed anew."""
 
     job: JobKey
@@ -166,7 +166,7 @@ class MembersReplaced(Event, kw_only=True):
     placements: Placements
 
 
-class Nominated(Event, kw_only=True):
+class Nominated(Event, frozen=True, kw_only=True):
     """These places are kept for the instance until its victims are gone."""
 
     job: JobKey
@@ -176,7 +176,7 @@ class Nominated(Event, kw_only=True):
     until_us: Micros
 
 
-class NominationEnded(Event, kw_only=True):
+class NominationEnded(Event, frozen=True, kw_only=True):
     """The places are no longer kept. `bound` is the good end."""
 
     job: JobKey
@@ -186,28 +186,28 @@ class NominationEnded(Event, kw_only=True):
     """With `taken`: the job that took them."""
 
 
-class NodeSilent(Event, kw_only=True):
+class NodeSilent(Event, frozen=True, kw_only=True):
     """The node was not heard for `silent_after_us`: no new work."""
 
     node: Name
     row: NodeRow
 
 
-class NodeReturned(Event, kw_only=True):
+class NodeReturned(Event, frozen=True, kw_only=True):
     """A silent or lost node was heard again."""
 
     node: Name
     row: NodeRow
 
 
-class NodeLost(Event, kw_only=True):
+class NodeLost(Event, frozen=True, kw_only=True):
     """The node was not heard for the lease and its margin: its tasks are over, each by its own supervisor."""
 
     node: Name
     row: NodeRow
 
 
-class NodeQuarantined(Event, kw_only=True):
+class NodeQuarantined(Event, frozen=True, kw_only=True):
     """The node flaps: no new work until this instant."""
 
     node: Name
@@ -215,14 +215,14 @@ class NodeQuarantined(Event, kw_only=True):
     until_us: Micros
 
 
-class NodeReleased(Event, kw_only=True):
+class NodeReleased(Event, frozen=True, kw_only=True):
     """The node's quarantine is over."""
 
     node: Name
     row: NodeRow
 
 
-class ShapeDeferred(Event, kw_only=True):
+class ShapeDeferred(Event, frozen=True, kw_only=True):
     """Jobs of this shape in this queue wait, and this is the leading reason. Recorded when it changes."""
 
     queue: Name
@@ -230,7 +230,7 @@ class ShapeDeferred(Event, kw_only=True):
     code: Label
 
 
-class JobsForgotten(Event, kw_only=True):
+class JobsForgotten(Event, frozen=True, kw_only=True):
     """These ended jobs leave the state."""
 
     jobs: Annotated[tuple[JobKey, ...], Meta(max_length=100_000)]

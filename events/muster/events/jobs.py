@@ -27,7 +27,7 @@ from muster.events.base import (
 )
 
 
-class Requirement(Part, kw_only=True):
+class Requirement(Part, frozen=True, kw_only=True):
     """One condition on a node's labels: `key op values`."""
 
     key: LabelKey
@@ -35,7 +35,7 @@ class Requirement(Part, kw_only=True):
     values: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
 
 
-class Toleration(Part, kw_only=True):
+class Toleration(Part, frozen=True, kw_only=True):
     """A taint that the tasks put up with. An empty `key` means every key, an empty `effect` every effect.
 
     `value` is compared only where `any_value` is false.
@@ -47,7 +47,7 @@ class Toleration(Part, kw_only=True):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
 
-class GroupRequest(Part, kw_only=True):
+class GroupRequest(Part, frozen=True, kw_only=True):
     """Tasks of one shape. All amounts are for one task.
 
     A task asks for whole devices (`gpus`), or for a share of one in thousandths (`gpu_milli`), or for so much memory of
@@ -70,7 +70,7 @@ class GroupRequest(Part, kw_only=True):
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
 
 
-class JobRequest(Part, kw_only=True):
+class JobRequest(Part, frozen=True, kw_only=True):
     """All that decisions read of a job."""
 
     groups: Annotated[tuple[GroupRequest, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
@@ -91,7 +91,7 @@ class JobRequest(Part, kw_only=True):
     labels: Labels = {}
 
 
-class JobRun(Part, kw_only=True):
+class JobRun(Part, frozen=True, kw_only=True):
     """What an agent needs to run the tasks. No decision reads it."""
 
     command: Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)] = ()
@@ -104,7 +104,7 @@ class JobRun(Part, kw_only=True):
     error: Annotated[str, Meta(max_length=4096)] = ""
 
 
-class JobSubmitted(Event, kw_only=True):
+class JobSubmitted(Event, frozen=True, kw_only=True):
     """Somebody wants this to run."""
 
     job: JobKey
@@ -117,7 +117,7 @@ class JobSubmitted(Event, kw_only=True):
     run: JobRun = JobRun()
 
 
-class JobCancelRequested(Event, kw_only=True):
+class JobCancelRequested(Event, frozen=True, kw_only=True):
     """Somebody wants the job, or one instance of it, to end."""
 
     job: JobKey
@@ -125,7 +125,7 @@ class JobCancelRequested(Event, kw_only=True):
     by: Text = ""
 
 
-class JobReprioritised(Event, kw_only=True):
+class JobReprioritised(Event, frozen=True, kw_only=True):
     """The job's priority is now this one."""
 
     job: JobKey

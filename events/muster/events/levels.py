@@ -27,7 +27,7 @@ from muster.events.base import (
 from muster.events.nodes import NodeSpec
 
 
-class TaskReport(Part, kw_only=True):
+class TaskReport(Part, frozen=True, kw_only=True):
     """One task that the node knows. An ended one is reported until no assignment names it."""
 
     job: JobKey
@@ -41,7 +41,7 @@ class TaskReport(Part, kw_only=True):
     reason: Text = ""
 
 
-class DeviceReport(Part, kw_only=True):
+class DeviceReport(Part, frozen=True, kw_only=True):
     """Health of one device."""
 
     uuid: Uid
@@ -49,7 +49,7 @@ class DeviceReport(Part, kw_only=True):
     reason: Text = ""
 
 
-class NodeReport(Part, kw_only=True):
+class NodeReport(Part, frozen=True, kw_only=True):
     """All that is true of a node."""
 
     node: Name
@@ -68,7 +68,7 @@ class NodeReport(Part, kw_only=True):
     foreign_devices: Annotated[tuple[Uid, ...], Meta(max_length=DEVICES_MAX)] = ()
 
 
-class TaskAssignment(Part, kw_only=True):
+class TaskAssignment(Part, frozen=True, kw_only=True):
     """One task that the node is to hold, and in which phase."""
 
     job: JobKey
@@ -81,7 +81,7 @@ class TaskAssignment(Part, kw_only=True):
     devices: Annotated[tuple[DeviceIndex, ...], Meta(max_length=DEVICES_MAX)] = ()
 
 
-class Assignment(Part, kw_only=True):
+class Assignment(Part, frozen=True, kw_only=True):
     """All that the node is to hold, as of cycle `number`."""
 
     node: Name

@@ -30,7 +30,7 @@ from muster.events.base import (
 )
 
 
-class Taint(Part, kw_only=True):
+class Taint(Part, frozen=True, kw_only=True):
     """Keeps tasks away that do not tolerate it."""
 
     key: LabelKey
@@ -38,7 +38,7 @@ class Taint(Part, kw_only=True):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
-class Device(Part, kw_only=True):
+class Device(Part, frozen=True, kw_only=True):
     """A GPU as its node reports it. `uuid` is its identity; its place in a report is not."""
 
     uuid: Uid
@@ -50,7 +50,7 @@ class Device(Part, kw_only=True):
     health: DeviceHealth = "healthy"
 
 
-class NodeSpec(Part, kw_only=True):
+class NodeSpec(Part, frozen=True, kw_only=True):
     """What a node has."""
 
     cpu_milli: Quantity = 0
@@ -66,7 +66,7 @@ class NodeSpec(Part, kw_only=True):
     nvlink_domain: Label = ""
 
 
-class NodeRegistered(Event, kw_only=True):
+class NodeRegistered(Event, frozen=True, kw_only=True):
     """A node is there and has this; or a known node (same uid) now has this.
 
     A new uid under a known name replaces the node of that name: what ran on the old one has ended. Another `boot` of the
@@ -80,14 +80,14 @@ class NodeRegistered(Event, kw_only=True):
     spec: NodeSpec
 
 
-class NodeRemoved(Event, kw_only=True):
+class NodeRemoved(Event, frozen=True, kw_only=True):
     """The node is gone for good and what ran on it has ended."""
 
     node: Name
     uid: Uid
 
 
-class NodesHeard(Event, kw_only=True):
+class NodesHeard(Event, frozen=True, kw_only=True):
     """A beat: since the one before, every registered node was heard except these rows.
 
     `unread` are rows on partitions that could not be read: they were not heard, and nothing follows from that.
@@ -97,7 +97,7 @@ class NodesHeard(Event, kw_only=True):
     unread: Annotated[tuple[NodeRow, ...], Meta(max_length=1_000_000)] = ()
 
 
-class DeviceHealthChanged(Event, kw_only=True):
+class DeviceHealthChanged(Event, frozen=True, kw_only=True):
     """A device is now in this health."""
 
     node: Name
@@ -107,7 +107,7 @@ class DeviceHealthChanged(Event, kw_only=True):
     reason: Text = ""
 
 
-class ForeignUseChanged(Event, kw_only=True):
+class ForeignUseChanged(Event, frozen=True, kw_only=True):
     """Something that Muster did not start uses this much of the node now."""
 
     node: Name
@@ -117,7 +117,7 @@ class ForeignUseChanged(Event, kw_only=True):
     devices: Annotated[tuple[Uid, ...], Meta(max_length=DEVICES_MAX)] = ()
 
 
-class TaskReady(Event, kw_only=True):
+class TaskReady(Event, frozen=True, kw_only=True):
     """The task's node has all that the task needs and waits for the start."""
 
     job: JobKey
@@ -128,7 +128,7 @@ class TaskReady(Event, kw_only=True):
     """Chosen by rank 0's agent for the members to meet at; else 0."""
 
 
-class TaskStarted(Event, kw_only=True):
+class TaskStarted(Event, frozen=True, kw_only=True):
     """The task's process runs."""
 
     job: JobKey
@@ -137,7 +137,7 @@ class TaskStarted(Event, kw_only=True):
     rank: Rank
 
 
-class TaskExited(Event, kw_only=True):
+class TaskExited(Event, frozen=True, kw_only=True):
     """The task's whole process group is gone, or never was and never will be."""
 
     job: JobKey
@@ -151,7 +151,7 @@ class TaskExited(Event, kw_only=True):
     reason: Text = ""
 
 
-class TaskMissing(Event, kw_only=True):
+class TaskMissing(Event, frozen=True, kw_only=True):
     """The node applied the cycle that bound the attempt and yet reports nothing of this task."""
 
     job: JobKey

@@ -7,49 +7,49 @@ from msgspec import Meta
 from muster.events.base import Event, Label, Micros, Name, Part, Quantity, Text
 
 
-class NodeCordoned(Event, kw_only=True):
+class NodeCordoned(Event, frozen=True, kw_only=True):
     """No new work here."""
 
     node: Name
     by: Text = ""
 
 
-class NodeUncordoned(Event, kw_only=True):
+class NodeUncordoned(Event, frozen=True, kw_only=True):
     """New work may come here again. Ends a drain and a quarantine too."""
 
     node: Name
     by: Text = ""
 
 
-class NodeDrained(Event, kw_only=True):
+class NodeDrained(Event, frozen=True, kw_only=True):
     """No new work here, and what runs here is to leave with its grace and to run elsewhere."""
 
     node: Name
     by: Text = ""
 
 
-class NodeFenced(Event, kw_only=True):
+class NodeFenced(Event, frozen=True, kw_only=True):
     """Somebody made sure that nothing runs on this node any more (power off, network cut)."""
 
     node: Name
     by: Text = ""
 
 
-class LeaseExtended(Event, kw_only=True):
+class LeaseExtended(Event, frozen=True, kw_only=True):
     """Until this instant no node is held to be lost: an outage of the bus is known."""
 
     until_us: Micros
     by: Text = ""
 
 
-class Weight(Part, kw_only=True):
+class Weight(Part, frozen=True, kw_only=True):
     """A score and how much it counts."""
 
     name: Label
     weight: Annotated[int, Meta(ge=-1000, le=1000)] = 1
 
 
-class TargetClass(Part, kw_only=True):
+class TargetClass(Part, frozen=True, kw_only=True):
     """One class of a target workload: tasks of this shape make up `weight` parts of it.
 
     As in a request: whole devices (`gpus`), or a share of one (`gpu_milli`), or none.
@@ -62,7 +62,7 @@ class TargetClass(Part, kw_only=True):
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
-class Policy(Part, kw_only=True):
+class Policy(Part, frozen=True, kw_only=True):
     """Everything that steers decisions and is not a fact about the world. Spans are in microseconds.
 
     `name` and `version` choose the rules; the other fields set them. A change of how a version decides is a new version.
@@ -102,14 +102,14 @@ class Policy(Part, kw_only=True):
     """The workload that the score `fgd` measures fragmentation against; no other rule reads it."""
 
 
-class PolicySet(Event, kw_only=True):
+class PolicySet(Event, frozen=True, kw_only=True):
     """From here on decisions follow this policy."""
 
     policy: Policy
     by: Text = ""
 
 
-class InputRefused(Event, kw_only=True):
+class InputRefused(Event, frozen=True, kw_only=True):
     """Something arrived that is no input, and this is why. The message itself is not kept."""
 
     source: Label
@@ -121,7 +121,7 @@ class InputRefused(Event, kw_only=True):
     """BLAKE2b of the bytes, in hexadecimal."""
 
 
-class EntryQuarantined(Event, kw_only=True):
+class EntryQuarantined(Event, frozen=True, kw_only=True):
     """A recorded entry of a known kind whose body does not decode: folded as nothing, by every build alike."""
 
     kind: Label
