@@ -7,7 +7,7 @@ import typer
 
 from muster.cli.output import Json, print_json
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
