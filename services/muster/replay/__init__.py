@@ -1,0 +1,1 @@
+"""Instruments over a recorded log: audit, and the state as it was at any cycle."""

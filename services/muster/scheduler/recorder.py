@@ -1,0 +1,295 @@
+"""The recorder: from what arrived to the inputs of a cycle.
+
+It takes messages in the order in which they arrived, drops what the state has seen, refuses what is malformed (with an
+entry that says why), turns reports into differences, and stops at the bounds of a cycle; the rest stays for the next one.
+Positions move by exactly what was taken, in the cycle that holds what was made of it.
+
+It reads no clock, and decides nothing.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from muster.cluster.state import State
+from muster.events.base import Event
+from muster.events.codec import Malformed, decode_input, digest, encode_entry
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.nodes import (
+    DeviceHealthChanged,
+    ForeignUseChanged,
+    NodeRegistered,
+    NodeRemoved,
+    NodesHeard,
+    TaskExited,
+    TaskMissing,
+    TaskReady,
+    TaskStarted,
+)
+from muster.events.operations import (
+    InputRefused,
+    LeaseExtended,
+    NodeCordoned,
+    NodeDrained,
+    NodeFenced,
+    NodeUncordoned,
+    PolicySet,
+)
+from muster.scheduler import reports
+from muster.scheduler.beat import Beats
+from muster.scheduler.messages import GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message, topic
+from muster.scheduler.reports import Agents
+
+INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
+MESSAGES_MAX: Final = 20_000
+"""So many messages a cycle at most, also where most of them say nothing new."""
+
+TAKEN: Final[dict[str, tuple[type[Event], ...]]] = {
+    JOBS: (JobSubmitted, JobCancelRequested, JobReprioritised),
+    NODES: (
+        NodeRegistered,
+        NodeRemoved,
+        DeviceHealthChanged,
+        ForeignUseChanged,
+        TaskReady,
+        TaskStarted,
+        TaskExited,
+        TaskMissing,
+    ),
+    GPU_HEALTH: (DeviceHealthChanged,),
+    OPERATIONS: (
+        NodeCordoned,
+        NodeUncordoned,
+        NodeDrained,
+        NodeFenced,
+        NodeRemoved,
+        LeaseExtended,
+        PolicySet,
+    ),
+}
+"""Which inputs each topic may bring. A beat or a refusal comes from the recorder alone."""
+
+_KEYED: Final = (JobSubmitted, JobCancelRequested, JobReprioritised)
+"""Events whose message is keyed by the job, so that none overtakes another about the same job."""
+
+
+class Recorded(msgspec.Struct):
+    """The inputs of one cycle so far, and their canonical bytes."""
+
+    inputs: list[Event]
+    encoded: list[bytes]
+    size: int = 0
+
+    def add(self, event: Event, data: bytes) -> None:
+        """One more input."""
+        self.inputs.append(event)
+        self.encoded.append(data)
+        self.size += len(data) + 1
+
+
+class Recorder:
+    """What was read and not taken, what was taken and not recorded, and what is remembered between cycles."""
+
+    def __init__(self, number: int) -> None:
+        """`number` is the cycle of the state with which recording begins."""
+        self.buffer = Buffer()
+        self.agents = Agents(number)
+        self.beats = Beats()
+        self.moved: dict[str, int] = {}
+        """Positions beyond the state's: of messages that made no input and wait for the next record."""
+        self.refused: dict[tuple[str, int], str] = {}
+        """Digests of messages that must not be looked at, by source and offset."""
+        self._submitted: dict[str, None] = {}
+
+    def offer(self, state: State, message: Message) -> None:
+        """Something arrived. What was taken before is dropped.
+
+        Raises:
+            BufferFull: there is no room now; positions say where to read on.
+            UnknownSource: its topic brings no inputs.
+        """
+        if message.offset >= self.position(state, message.source):
+            self.buffer.add(message)
+
+    def position(self, state: State, source: str) -> int:
+        """The next offset to take of a source."""
+        moved = self.moved.get(source)
+        return moved if moved is not None else state.positions.get(source, 0)
+
+    def refuse(self, source: str, offset: int, content: str) -> None:
+        """Record the message with this digest as refused when its turn comes, without looking into it."""
+        self.refused[source, offset] = content
+
+    def restart(self) -> None:
+        """Forget what was read and not recorded: reading starts anew at the positions of the state."""
+        self.buffer.clear()
+        self.moved = {}
+        self.agents.begin_cycle()
+        self._submitted = {}
+
+    def record(self, state: State, at_us: int, unread: Collection[str], take: int, beat: bool) -> Recorded:
+        """Take what a cycle has room for, at most `take` messages, and the beat if it is due and `beat` allows it.
+
+        A beat waits for the cycle that takes the last report that was read: who stands in the buffer was heard.
+        """
+        recorded = Recorded([], [])
+        due_us = self.beats.due_us(state) if beat else None
+        beat = due_us is not None and due_us <= at_us
+        self.agents.begin_cycle()
+        if self._submitted:
+            self._submitted = {}
+        room = state.policy.inputs_max
+        bytes_max = INPUTS_MAX_BYTES
+        if beat:
+            room = max(1, room - 1)
+            bytes_max -= 64 + 8 * len(state.nodes)
+        buffer = self.buffer
+        moved = self.moved
+        inputs = recorded.inputs
+        for _ in range(min(take, len(buffer))):
+            message = buffer.first()
+            if message is None or len(inputs) >= room:
+                break
+            position = moved.get(message.source)
+            if position is None:
+                position = state.positions.get(message.source, 0)
+            if message.offset >= position:
+                if not self._take(state, message, recorded, room, bytes_max):
+                    break
+                moved[message.source] = message.offset + 1
+            buffer.pop()
+        if beat and not buffer.reports and len(inputs) < state.policy.inputs_max:
+            self._beat(state, unread, recorded)
+            self.beats.start(at_us)
+        return recorded
+
+    def _take(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
+        """Make inputs of a message. False: it, or a part of it, stays for the next cycle."""
+        source = message.source
+        if self.refused and self.refused.pop((source, message.offset), "") == digest(message.data):
+            event: Event = _refusal(message, "the scheduler died of this input three times")
+            recorded.add(event, encode_entry(event))
+            return True
+        try:
+            if source.startswith(NODES) and not message.data.startswith(b"["):
+                return self._report(state, message, recorded, room, bytes_max)
+            event, data = decode_input(message.data)
+            if not self._wanted(state, message, event):
+                return True
+        except Malformed as error:
+            event = _refusal(message, str(error))
+            data = encode_entry(event)
+        if recorded.inputs and recorded.size + len(data) > bytes_max:
+            return False
+        recorded.add(event, data)
+        kind = type(event)
+        if kind is JobSubmitted:
+            self._submitted[event.job] = None  # type: ignore[attr-defined]
+        elif kind is NodeRegistered:
+            self.agents.learn(state, event)  # type: ignore[arg-type]
+            self.agents.registered[event.node] = event.uid  # type: ignore[attr-defined]
+            self.beats.hear(event.uid)  # type: ignore[attr-defined]
+        return True
+
+    def _wanted(self, state: State, message: Message, event: Event) -> bool:
+        """Whether the input says anything that is not known.
+
+        Raises:
+            Malformed: it must not come this way, or it comes too late.
+        """
+        kind = type(event)
+        name = topic(message.source)
+        if kind not in TAKEN[name]:
+            raise Malformed(f"{kind.__name__} does not come by {name}")
+        if isinstance(event, _KEYED):
+            if message.key and message.key != event.job:
+                raise Malformed(f"key: {message.key[:64]!r} is not the job {event.job!r}")
+            if isinstance(event, JobSubmitted):
+                if event.job in state.jobs or event.job in self._submitted:
+                    return False
+                _check_age(event.job, message.appended_us, state.policy.too_old_us)
+        elif isinstance(event, DeviceHealthChanged):
+            node = reports.registered(state, event.node)
+            if node is not None and node.uid == event.uid and event.node not in self.agents.registered:
+                return any(device.uuid == event.device and device.health != event.health for device in node.devices)
+        return True
+
+    def _report(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
+        """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""
+        agents = self.agents
+        report = reports.read(message.data)
+        if message.key and message.key != report.node:
+            raise Malformed(f"key: {message.key[:64]!r} is not the node {report.node!r}")
+        if report.node in agents.registered:
+            return False
+        if agents.late(report):
+            return True
+        events = agents.differences(state, report)
+        node = reports.registered(state, report.node)
+        if not events:
+            if node is not None and node.uid == report.uid:
+                agents.accept(state, report, message.source, events)
+                self.beats.hear(report.uid)
+            return True
+        encoded = [encode_entry(event) for event in events]
+        size = sum(map(len, encoded)) + len(encoded)
+        if recorded.inputs and (len(recorded.inputs) + len(events) > room or recorded.size + size > bytes_max):
+            return False
+        whole = len(events) <= room and size <= bytes_max
+        if not whole:  # a report is a level: what it says beyond this is found again in the next cycle
+            events, encoded = _first(events, encoded, room, bytes_max)
+        else:
+            agents.accept(state, report, message.source, events)
+        self.beats.hear(report.uid)
+        for event, data in zip(events, encoded, strict=True):
+            recorded.add(event, data)
+        return whole
+
+    def _beat(self, state: State, unread: Collection[str], recorded: Recorded) -> None:
+        beat: NodesHeard = self.beats.beat(state, unread, self.agents)
+        data = encode_entry(beat)
+        recorded.inputs.insert(0, beat)
+        recorded.encoded.insert(0, data)
+        recorded.size += len(data) + 1
+        self.agents.prune(state)
+
+
+def _refusal(message: Message, reason: str) -> InputRefused:
+    return InputRefused(
+        source=message.source[:128],
+        offset=message.offset,
+        id=message.key[:128],
+        reason=reason[:1024],
+        digest=digest(message.data),
+    )
+
+
+def _check_age(job: str, appended_us: int, too_old_us: int) -> None:
+    """An id of UUIDv7 says when it was made: one this old may have been forgotten.
+
+    Raises:
+        Malformed: it is too old.
+    """
+    if len(job) == 36 and job[14] == "7" and job[8] == job[13] == "-":
+        try:
+            made_us = 1000 * int(job[:8] + job[9:13], 16)
+        except ValueError:
+            return
+        age_us = appended_us - made_us
+        if age_us > too_old_us:
+            raise Malformed(
+                f"job: the id was {age_us // 1_000_000} s old when it arrived; at most {too_old_us // 1_000_000} s are taken"
+            )
+
+
+def _first(events: list[Event], encoded: list[bytes], room: int, bytes_max: int) -> tuple[list[Event], list[bytes]]:
+    """So many of the events as a cycle holds, at least one."""
+    size = 0
+    count = 0
+    for data in encoded[:room]:
+        size += len(data) + 1
+        if count and size > bytes_max:
+            break
+        count += 1
+    return events[:count], encoded[:count]

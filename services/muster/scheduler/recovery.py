@@ -1,0 +1,52 @@
+"""From a log to a core that stands at its tail: by folding what was admitted, never by deciding."""
+
+import gc
+import logging
+
+from muster.log.admit import Admitted, Halt
+from muster.log.errors import LogHalted
+from muster.log.port import Log
+from muster.scheduler.core import Core
+from muster.scheduler.snapshots import Snapshots
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered:
+    """A core, and the position in the log up to which it has read."""
+
+    __slots__ = ("core", "folded", "head_position", "position")
+
+    def __init__(self, core: Core, position: int) -> None:
+        self.core = core
+        self.position = position
+        self.head_position = position
+        """Where the record of the head stands."""
+        self.folded = 0
+        """How many cycles were folded from the log."""
+
+
+async def recover(log: Log, cell: str, snapshots: Snapshots | None = None) -> Recovered:
+    """Fold the log up to its present tail, from the newest snapshot that can be believed.
+
+    Raises:
+        LogHalted: the log was cut or altered.
+    """
+    found = await snapshots.newest(log) if snapshots is not None else None
+    recovered = Recovered(Core(cell), 0) if found is None else Recovered(Core(cell, found.state, found.head), found.position)
+    collecting = gc.isenabled()
+    gc.disable()  # folding makes millions of objects that stay: looking for garbage among them takes most of the time
+    try:
+        while records := await log.read(recovered.position):
+            for record in records:
+                verdict = recovered.core.follow(record.data)
+                recovered.position = record.position
+                if isinstance(verdict, Admitted):
+                    recovered.folded += 1
+                    recovered.head_position = record.position
+                elif isinstance(verdict, Halt):
+                    raise LogHalted(record.position, recovered.core.head.number, verdict.reason)
+    finally:
+        if collecting:
+            gc.enable()
+    return recovered

@@ -1,0 +1,288 @@
+"""From an agent's report, which states all that is true of a node, to the inputs that say what is new in it.
+
+A report is compared with the state: what the state says already makes no input, so late and doubled reports change
+nothing. What is remembered here beside the state (`Agents`) sorts out late reports sooner, and tells the agent's word on a
+device's health from telemetry's. It is lost with the process, and then the state alone decides.
+
+Not done here: judging what follows. `muster.cluster.evolve` and the engine do that.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from muster.cluster.jobs import Attempt
+from muster.cluster.nodes import Node
+from muster.cluster.state import State
+from muster.events.base import NAME_PATTERN, DeviceHealth, Event
+from muster.events.codec import Malformed
+from muster.events.decisions import MembersReplaced
+from muster.events.levels import NodeReport, TaskReport
+from muster.events.nodes import (
+    DeviceHealthChanged,
+    ForeignUseChanged,
+    NodeRegistered,
+    NodeSpec,
+    TaskExited,
+    TaskMissing,
+    TaskReady,
+    TaskStarted,
+)
+
+REPORT_MAX_BYTES: Final = 4 * 1024 * 1024
+RETIRED_MAX: Final = 16
+"""So many earlier lives of a node's name are known, so that a late report of one is told."""
+
+PREPARING, READY, RUNNING, ENDED = range(4)
+_LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "exited": ENDED, "lost": ENDED}
+
+TaskKey = tuple[str, int, int, int]
+"""Job, instance, attempt, rank."""
+
+_decode = msgspec.json.Decoder(NodeReport).decode
+_name = re.compile(NAME_PATTERN).fullmatch
+
+
+class Agent:
+    """What is remembered of one node's agent since this scheduler began to lead."""
+
+    __slots__ = ("boot", "health", "sequence", "source")
+
+    def __init__(self, boot: str, sequence: int, source: str) -> None:
+        self.boot = boot
+        self.sequence = sequence
+        self.source = source
+        """Where its last report came from."""
+        self.health: dict[str, DeviceHealth] = {}
+        """What it said last of each device."""
+
+
+class Agents:
+    """What is remembered of all agents, and what the reports of the present cycle have said already."""
+
+    __slots__ = ("_floor", "_joined", "_lives", "_retired", "_shown", "registered")
+
+    def __init__(self, number: int = 0) -> None:
+        """`number` is the cycle of the state with which reading begins: of what was before, only the state tells."""
+        self._floor = number
+        self._joined: dict[TaskKey, int] = {}
+        """In which cycle a member joined its attempt later than the rest."""
+        self._lives: dict[str, Agent] = {}
+        self._retired: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._shown: dict[TaskKey, int] = {}
+        self.registered: dict[str, str] = {}
+        """Uid by name of the nodes that this cycle registers."""
+
+    def begin_cycle(self) -> None:
+        """What the reports of the last cycle said is in the state now."""
+        if self._shown:
+            self._shown = {}
+        if self.registered:
+            self.registered = {}
+
+    def source(self, uid: str) -> str:
+        """The source of the node's last report; empty where there was none."""
+        agent = self._lives.get(uid)
+        return agent.source if agent is not None else ""
+
+    def late(self, report: NodeReport) -> bool:
+        """Whether something newer was read from this node: an earlier report, boot or machine speaks here."""
+        if (report.uid, report.boot) in self._retired.get(report.node, ()):
+            return True
+        agent = self._lives.get(report.uid)
+        return agent is not None and agent.boot == report.boot and report.sequence < agent.sequence
+
+    def differences(self, state: State, report: NodeReport) -> list[Event]:
+        """The inputs that lead from the state to what the report says. Changes nothing.
+
+        Raises:
+            Malformed: the node cannot be registered so.
+        """
+        node = registered(state, report.node)
+        if node is None or node.uid != report.uid:
+            return [] if report.spec is None else self._arrival(report, report.spec)
+        spec = report.spec or node.spec
+        if report.boot != node.boot:
+            return self._arrival(report, spec)
+        events: list[Event] = []
+        if spec != node.spec:
+            events.append(_registration(report, spec))
+            self._health(report, {device.uuid: device.health for device in spec.devices}, events)
+        elif report.devices:
+            self._health(report, {device.uuid: device.health for device in node.devices if device.present}, events)
+        _foreign(node, report, events)
+        self._tasks(state, node, report, events)
+        return events
+
+    def accept(self, state: State, report: NodeReport, source: str, events: list[Event]) -> None:
+        """The report was read and these inputs are made of it."""
+        agent = self._lives.get(report.uid)
+        if agent is None or agent.boot != report.boot:
+            agent = self._lives[report.uid] = Agent(report.boot, report.sequence, source)
+        agent.sequence = report.sequence
+        agent.source = source
+        for device in report.devices:
+            agent.health[device.uuid] = device.health
+        for event in events:
+            if type(event) is TaskExited or type(event) is TaskMissing:
+                self._shown[event.job, event.instance, event.attempt, event.rank] = ENDED
+            elif type(event) is TaskStarted:
+                self._shown[event.job, event.instance, event.attempt, event.rank] = RUNNING
+            elif type(event) is TaskReady:
+                self._shown[event.job, event.instance, event.attempt, event.rank] = READY
+            elif type(event) is NodeRegistered:
+                self.learn(state, event)
+                self.registered[event.node] = event.uid
+
+    def learn(self, state: State, event: NodeRegistered) -> None:
+        """Before a registration is folded: the life of the node that it ends is over for good."""
+        node = registered(state, event.node)
+        if node is not None and (node.uid != event.uid or node.boot != event.boot):
+            earlier = self._retired.get(event.node, ())
+            self._retired[event.node] = (*earlier[1 - RETIRED_MAX :], (node.uid, node.boot))
+            if node.uid != event.uid:
+                self._lives.pop(node.uid, None)
+
+    def join(self, event: MembersReplaced, number: int) -> None:
+        """These members joined their attempt in this cycle: a report that applied only earlier ones cannot name them."""
+        for placement in event.placements:
+            self._joined[event.job, event.instance, event.attempt, placement.rank] = number
+
+    def prune(self, state: State) -> None:
+        """Forget agents whose nodes are gone, once they are many, and members of attempts that are over."""
+        if self._joined:
+            self._joined = {key: number for key, number in self._joined.items() if state.attempt(*key[:3]) is not None}
+        if len(self._lives) > 1000 + 2 * len(state.node_rows):
+            uids = dict.fromkeys([node.uid for node in state.nodes if node is not None])
+            self._lives = {uid: agent for uid, agent in self._lives.items() if uid in uids}
+        if len(self._retired) > 1000 + 2 * len(state.node_rows):
+            self._retired = {name: lives for name, lives in self._retired.items() if name in state.node_rows}
+
+    def _arrival(self, report: NodeReport, spec: NodeSpec) -> list[Event]:
+        """A node, or a boot of it, that the state does not know: what ran before has ended, so its tasks say nothing."""
+        events: list[Event] = [_registration(report, spec)]
+        self._health(report, {device.uuid: device.health for device in spec.devices}, events)
+        if report.foreign_cpu_milli or report.foreign_memory_mib or report.foreign_devices:
+            events.append(_foreign_use(report, report.foreign_devices))
+        return events
+
+    def _health(self, report: NodeReport, known: dict[str, DeviceHealth], events: list[Event]) -> None:
+        """What the agent says of a device counts when it is news from the agent.
+
+        Where telemetry said otherwise since, the agent's repeated word does not undo it.
+        """
+        agent = self._lives.get(report.uid)
+        before = agent.health if agent is not None and agent.boot == report.boot else {}
+        for device in report.devices:
+            health = device.health
+            if known.get(device.uuid, health) != health and before.get(device.uuid) != health:
+                events.append(
+                    DeviceHealthChanged(node=report.node, uid=report.uid, device=device.uuid, health=health, reason=device.reason)
+                )
+
+    def _tasks(self, state: State, node: Node, report: NodeReport, events: list[Event]) -> None:
+        named: dict[TaskKey, None] = {}
+        shown = self._shown
+        for task in report.tasks:
+            key = (task.job, task.instance, task.attempt, task.rank)
+            named[key] = None
+            found = _held(state, node, key)
+            if found is not None:
+                phase, starts = found
+                _advance(task, max(phase, shown.get(key, 0)), starts, events)
+        for held in node.tasks:
+            attempt = held.attempt
+            if attempt.bound_cycle <= report.applied:
+                instance = attempt.instance
+                key = (instance.job.id, instance.index, attempt.number, held.rank)
+                if key not in named and shown.get(key, 0) != ENDED and self._joined_by(attempt, key) <= report.applied:
+                    events.append(TaskMissing(job=key[0], instance=key[1], attempt=key[2], rank=key[3]))
+
+    def _joined_by(self, attempt: Attempt, key: TaskKey) -> int:
+        """A cycle by which the member had joined its attempt."""
+        joined = self._joined.get(key, attempt.bound_cycle)
+        if attempt.bound_cycle <= self._floor and attempt.instance.job.request.degraded_grace_us:
+            return max(joined, self._floor)  # it may have been replaced before reading began
+        return joined
+
+
+def read(data: bytes) -> NodeReport:
+    """A report from its bytes.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    if len(data) > REPORT_MAX_BYTES:
+        raise Malformed(f"the report has {len(data)} bytes; at most {REPORT_MAX_BYTES} are taken")
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"NodeReport: {error}") from None
+
+
+def registered(state: State, name: str) -> Node | None:
+    """The node that has this name now."""
+    row = state.node_rows.get(name)
+    return None if row is None else state.nodes[row]
+
+
+def _registration(report: NodeReport, spec: NodeSpec) -> NodeRegistered:
+    if not _name(report.node):
+        raise Malformed(f"node: {report.node[:64]!r} is no name")
+    uuids = dict.fromkeys([device.uuid for device in spec.devices])
+    if len(uuids) != len(spec.devices):
+        raise Malformed("spec.devices: one uuid stands twice")
+    return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec)
+
+
+def _foreign(node: Node, report: NodeReport, events: list[Event]) -> None:
+    """What something else uses, where it changed. Devices that the node does not have are left out."""
+    said = report.foreign_devices
+    before = [device.uuid for device in node.devices if device.foreign and device.present]
+    after = [device.uuid for device in node.devices if device.uuid in said and device.present] if said else []
+    if report.foreign_cpu_milli != node.foreign_cpu or report.foreign_memory_mib != node.foreign_memory or after != before:
+        events.append(_foreign_use(report, tuple(after)))
+
+
+def _foreign_use(report: NodeReport, devices: tuple[str, ...]) -> ForeignUseChanged:
+    return ForeignUseChanged(
+        node=report.node,
+        uid=report.uid,
+        cpu_milli=report.foreign_cpu_milli,
+        memory_mib=report.foreign_memory_mib,
+        devices=devices,
+    )
+
+
+def _held(state: State, node: Node, key: TaskKey) -> tuple[int, bool] | None:
+    """The phase of a task that the state holds on this node, and whether its attempt was started; else None."""
+    job = state.jobs.get(key[0])
+    if job is None or key[1] >= len(job.instances):
+        return None
+    attempt = job.instances[key[1]].attempt
+    if attempt is None or attempt.number != key[2]:
+        return None
+    task = attempt.tasks.get(key[3])
+    if task is None or task.node is not node or not task.holding:
+        return None
+    return _LEVELS[task.phase], attempt.phase != "prepare"
+
+
+def _advance(task: TaskReport, phase: int, starts: bool, events: list[Event]) -> None:
+    """The inputs from one phase of a task to the reported one."""
+    reported = _LEVELS[task.phase]
+    if reported <= phase:
+        return
+    job, instance, attempt, rank = task.job, task.instance, task.attempt, task.rank
+    if reported == ENDED:
+        events.append(
+            TaskExited(
+                job=job, instance=instance, attempt=attempt, rank=rank, code=task.code, blame=task.blame, reason=task.reason
+            )
+        )
+        return
+    if phase < READY:
+        events.append(TaskReady(job=job, instance=instance, attempt=attempt, rank=rank, port=task.port))
+    if reported == RUNNING and starts:
+        events.append(TaskStarted(job=job, instance=instance, attempt=attempt, rank=rank))

@@ -1,0 +1,111 @@
+"""The state written down, so that a start need not fold the whole log.
+
+A follower writes one every so many cycles, beside the log. Its name says cycle and digest, its content the schema. It is
+believed only where everything agrees: the file's own digest, the state's digest after decoding, and the record in the log
+at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
+"""
+
+import contextlib
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from muster.cluster import snapshot
+from muster.cluster.check import check
+from muster.cluster.state import State
+from muster.events.codec import digest
+from muster.log.admit import Head
+from muster.log.port import Log
+
+KEPT: Final = 2
+EVERY: Final = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A state that was read, and where in the log it stands."""
+
+    state: State
+    head: Head
+    position: int
+
+
+class _Header(msgspec.Struct, frozen=True):
+    schema: int
+    head: Head
+    position: int
+    state: str
+    """Digest of the state."""
+
+
+class Snapshots:
+    """The snapshots of one cell in one folder."""
+
+    def __init__(self, folder: Path, cell: str, every: int = EVERY) -> None:
+        self.folder = folder
+        self.cell = cell
+        self.every = every
+        self._last = 0
+        self._name = re.compile(re.escape(cell) + r"-[0-9]{16}-[0-9a-f]{16}\.snapshot")
+
+    def due(self, number: int) -> bool:
+        """Whether one is to be written at this cycle."""
+        return number - self._last >= self.every
+
+    def write(self, state: State, head: Head, position: int) -> Path:
+        """Write the state as of `head`, whose record has this position in the log; older ones are removed."""
+        check(state.number == head.number, "a snapshot is taken between cycles, at the head")
+        data = snapshot.encode(state)
+        header = _Header(schema=snapshot.SCHEMA, head=head, position=position, state=digest(data))
+        content = msgspec.json.encode(header) + b"\n" + data
+        path = self.folder / f"{self.cell}-{head.number:016d}-{head.digest[:16]}.snapshot"
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write(digest(content).encode() + b"\n" + content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        self._last = head.number
+        for old in self._paths()[KEPT:]:
+            old.unlink(missing_ok=True)
+        return path
+
+    async def newest(self, log: Log) -> Snapshot | None:
+        """The newest snapshot that can be believed, or None. Those that cannot are removed."""
+        for path in self._paths():
+            found = self._read(path)
+            if found is not None and await _stands(log, found):
+                self._last = found.head.number
+                return found
+            logger.warning("the snapshot %s does not agree with the log or with itself and is dropped", path.name)
+            path.unlink(missing_ok=True)
+        return None
+
+    def _paths(self) -> list[Path]:
+        """Newest first."""
+        return sorted([path for path in self.folder.iterdir() if self._name.fullmatch(path.name)], reverse=True)
+
+    def _read(self, path: Path) -> Snapshot | None:
+        with contextlib.suppress(Exception):  # whatever is wrong with it, it is not needed
+            own, _, content = path.read_bytes().partition(b"\n")
+            if own.decode() != digest(content):
+                return None
+            line, _, data = content.partition(b"\n")
+            header = msgspec.json.decode(line, type=_Header)
+            if header.schema != snapshot.SCHEMA or header.head.cell != self.cell:
+                return None
+            state = snapshot.decode(data)
+            if state.number == header.head.number and state.cell == self.cell and snapshot.digest(state) == header.state:
+                return Snapshot(state, header.head, header.position)
+        return None
+
+
+async def _stands(log: Log, found: Snapshot) -> bool:
+    """Whether the log holds, at that position, the record after which the snapshot was taken."""
+    records = await log.read(found.position - 1, 1)
+    return bool(records) and records[0].position == found.position and digest(records[0].data) == found.head.digest
