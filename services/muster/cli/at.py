@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from muster.cli.find import find_job
+from muster.cli.find import find_job, find_state
 from muster.cli.output import Cell, Failure, Json, LogPlace, instant, print_json, print_table
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.nodes import Node
-from muster.replay.travel import state_at
 
 app = typer.Typer(add_completion=False)
 
@@ -39,7 +38,7 @@ def at(
             if what == "job"
             else f"{what!r} takes no further argument, and {job!r} was given"
         )
-    state = state_at(log, cycle or None, cell)
+    state = find_state(log, cycle, cell)
     if what == "jobs":
         rows = [job_row(found) for found in sorted(state.jobs.values(), key=lambda found: found.place)]
     elif what == "nodes":
@@ -109,16 +108,17 @@ def _show_job(job: Job, json: bool) -> None:
     for group in job.request.groups:
         each = f"{group.gpus} GPUs, {group.gpu_milli} milli-GPU, {group.cpu_milli} milli-CPU, {group.memory_mib} MiB"
         print(f"group {group.name}: {group.count} tasks, at least {group.min}; each {each}")
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for instance in job.instances:
-        attempt = instance.attempt
-        for task in attempt.tasks.values() if attempt else ():
-            rows.append(
-                (instance.index, instance.phase, attempt.number, task.rank, task.phase, task.node.name, _text(list(task.devices)))
-            )
-        if attempt is None:
-            rows.append((instance.index, instance.phase, instance.attempts, "", "", "", instance.reason))
-    print_table(("INSTANCE", "STATE", "ATTEMPT", "RANK", "TASK", "NODE", "DEVICES"), rows)
+        head = (instance.index, instance.phase, instance.attempts)
+        if instance.attempt is None:
+            rows.append((*head, "", "", "", "", instance.reason))
+        else:
+            for task in instance.attempt.tasks.values():
+                rows.append(
+                    (*head, task.rank, task.phase, task.node.name, _text(list(task.devices)), instance.attempt.stop_reason)
+                )
+    print_table(("INSTANCE", "STATE", "ATTEMPT", "RANK", "TASK", "NODE", "DEVICES", "REASON"), rows)
 
 
 def _instance(instance: Instance) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.find import find_job
+from muster.cli.find import find_job, find_state
 from muster.cli.output import Cell, Failure, Json, LogPlace, instant, print_json
 from muster.engine.explain import explain as explain_job
-from muster.replay.travel import state_at
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +26,7 @@ def explain(
 
     Example: muster explain LOG train-a --at 120
     """
-    state = state_at(log, cycle or None, cell)
+    state = find_state(log, cycle, cell)
     found = find_job(state, job)
     if not 0 <= instance < len(found.instances):
         raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")

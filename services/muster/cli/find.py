@@ -1,8 +1,23 @@
-"""Finding a job by what a person types: its id, the beginning of its id, or its name."""
+"""Finding what a person means: a cycle of a log, a job by its id, the beginning of its id, or its name."""
+
+from pathlib import Path
 
 from muster.cli.output import Failure
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
+from muster.replay.travel import NoSuchCycle, state_at
+
+
+def find_state(log: Path, cycle: int, cell: str | None) -> State:
+    """The state after this cycle of the log; after the newest for 0.
+
+    Raises:
+        Failure: there is no such cycle.
+    """
+    try:
+        return state_at(log, cycle or None, cell)
+    except NoSuchCycle as error:
+        raise Failure(str(error)) from None
 
 
 def find_job(state: State, text: str) -> Job:
