@@ -115,8 +115,10 @@ def core_iterates_no_sets(root: Path) -> list[Finding]:
     """A set's order follows the hash seed: in the core none is looped over, listed or unpacked."""
     found = []
     for path, tree in _parsed(root, CORE):
-        for scope in _scopes(tree):
-            sets = _set_names(scope)
+        scopes = list(_scopes(tree))
+        attributes = {name for scope in scopes for name in _set_names(scope) if name.startswith(".")}
+        for scope in scopes:
+            sets = _set_names(scope) | attributes
             for node in _own_nodes(scope):
                 for iterated in _iterated(node):
                     if _is_set(iterated, sets):

@@ -51,6 +51,11 @@ PLANTS = [
         "order of a set",
     ),
     (rules.core_iterates_no_sets, "def f(a: set[int]) -> int:\n    return a.pop()\n", "order of a set"),
+    (
+        rules.core_iterates_no_sets,
+        "class A:\n    def __init__(self) -> None:\n        self.b: set[int] = set()\n\n    def f(self) -> list[int]:\n        return list(self.b)\n",
+        "order of a set",
+    ),
     (rules.core_sorts_stably, "import numpy as np\n\nORDER = np.argsort(np.arange(3))\n", "argsort without"),
     (rules.core_sorts_stably, "import numpy as np\n\nORDER = np.arange(3).argsort(kind='quicksort')\n", "argsort without"),
     (rules.core_sorts_stably, "import numpy as np\n\nORDER = np.sort(np.arange(3))\n", "sort without"),
