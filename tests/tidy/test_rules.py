@@ -53,7 +53,7 @@ PLANTS = [
     (rules.core_iterates_no_sets, "def f(a: set[int]) -> int:\n    return a.pop()\n", "order of a set"),
     (
         rules.core_iterates_no_sets,
-        "class A:\n    def __init__(self) -> None:\n        self.b: set[int] = set()\n\n    def f(self) -> list[int]:\n        return list(self.b)\n",
+        "class A:\n    def __init__(self):\n        self.b: set[int] = set()\n\n    def f(self):\n        return list(self.b)\n",
         "order of a set",
     ),
     (rules.core_sorts_stably, "import numpy as np\n\nORDER = np.argsort(np.arange(3))\n", "argsort without"),
