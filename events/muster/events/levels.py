@@ -6,7 +6,6 @@ nothing. The recorder turns differences between a report and the state into inpu
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from muster.events.base import (

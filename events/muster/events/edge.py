@@ -1,0 +1,325 @@
+"""Messages from outside: what is taken, and one sentence about what is not.
+
+Refused are unknown fields, keys that stand twice, anything beyond a bound, names that are none, and what the types cannot
+say. Whatever the bytes are, the answer is an input or `Malformed`; which of them depends on nothing but the bytes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn
+
+import msgspec
+
+from muster.events.base import BODY_MAX_BYTES, ENVIRONMENT_MAX_BYTES, JOB_PATTERN, NAME_PATTERN, Event
+from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submission, encode
+from muster.events.jobs import JobRequest, JobRun, JobSubmitted
+from muster.events.levels import NodeReport
+from muster.events.nodes import NodeRegistered, NodeSpec
+from muster.events.patterns import Check, Texts, checker
+
+REPORT_MAX_BYTES = 4 * 1024 * 1024
+"""The largest report of a node."""
+
+TAILS_MAX = 4096
+TAIL_MAX_BYTES = 8192
+"""So many ends of submissions are kept, none larger than this."""
+_SUBMITTED = b'["JobSubmitted",'
+_SPLIT = b',"request":'
+
+REASON_MAX = 1000
+"""No sentence is longer; `Text` takes 1024."""
+
+
+class Malformed(ValueError):
+    """Bytes from outside that are no input. Its text is one sentence, on one line, for a person."""
+
+    def __init__(self, text: str) -> None:
+        line = "".join([character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[:REASON_MAX]])
+        super().__init__(line)
+
+
+class Edge:
+    """The edge of one registry: takes entries of the kinds that are inputs."""
+
+    def __init__(self, entries: Entries, inputs: Collection[str]) -> None:
+        self._entries = entries
+        self._inputs = dict.fromkeys(inputs)
+        self._checks: dict[type, Check | None] = {entries.kinds[kind]: checker(entries.kinds[kind]) for kind in inputs}
+        self._check_request = checker(JobRequest)
+        self._check_run = checker(JobRun)
+        self._tails: dict[bytes, tuple[JobRequest, JobRun]] = {}
+        self._names = Texts(NAME_PATTERN)
+        self._is_job = re.compile(JOB_PATTERN.removeprefix("^").removesuffix("$")).fullmatch  # nearly every key is new
+
+    def decode_input(self, data: bytes) -> tuple[Event, bytes]:
+        """An input from outside, `[kind,version,body]`, and its canonical bytes.
+
+        Raises:
+            Malformed: what is wrong, naming the field.
+        """
+        if data.startswith(_SUBMITTED) and len(data) <= BODY_MAX_BYTES:
+            split = data.find(_SPLIT, len(_SUBMITTED))
+            parts = self._tails.get(data[split:])
+            if parts is not None:
+                event = self._submitted_again(data[:split] + b"}]", *parts)
+                if event is not None:
+                    return event, data
+        return self._decode(data)
+
+    def _decode(self, data: bytes) -> tuple[Event, bytes]:
+        if len(data) > BODY_MAX_BYTES:
+            raise Malformed(f"the message has {len(data)} bytes; at most {BODY_MAX_BYTES} are taken")
+        try:
+            entry = self._entries.newest(data)
+        except BAD_BYTES:
+            return self._decode_slowly(data)
+        body = entry.body
+        if isinstance(body, Submission):
+            return self._submitted(entry, body, data)
+        if type(body) not in self._checks:
+            return self._decode_slowly(data)
+        self._check(body)
+        canonical = encode(entry)
+        if canonical != data:
+            unique(data)  # only bytes that are not canonical can hold a key twice
+        return body, canonical
+
+    def _submitted_again(self, head: bytes, request: JobRequest, run: JobRun) -> JobSubmitted | None:
+        """The submission that ends as one did that was taken; None where this one has to be looked at whole.
+
+        What follows `_SPLIT` was taken once, behind a head that is a whole entry when it is closed there. So where this
+        head is one too, the same bytes mean the same behind it; and where this head is canonical, the whole is.
+        """
+        try:
+            entry = self._entries.submission_head(head)
+        except BAD_BYTES:
+            return None
+        body = entry.body
+        known = self._names.known
+        if not (body.name in known and body.user in known and body.queue in known and self._is_job(body.job)):
+            return None
+        if encode(entry) != head:
+            return None
+        return JobSubmitted(
+            job=body.job,
+            name=body.name,
+            user=body.user,
+            queue=body.queue,
+            submitted_us=body.submitted_us,
+            request=request,
+            run=run,
+        )
+
+    def _submitted(self, entry: Any, body: Submission, data: bytes) -> tuple[Event, bytes]:
+        try:
+            request, run = self._entries.parts(body)
+        except BAD_BYTES:
+            return self._decode_slowly(data)
+        event = JobSubmitted(
+            job=body.job,
+            name=body.name,
+            user=body.user,
+            queue=body.queue,
+            submitted_us=body.submitted_us,
+            request=request.part,
+            run=run.part,
+        )
+        known = self._names.known
+        if not (body.name in known and body.user in known and body.queue in known and self._is_job(body.job)):
+            self._check(event)
+            for name in (body.name, body.user, body.queue):
+                self._names.fits(name)
+        if not request.checked:
+            _accept(request, "request", self._check_request, check_request)
+        if not run.checked:
+            _accept(run, "run", self._check_run, check_run)
+        if request.canonical and run.canonical and encode(entry) == data:
+            tail = data[data.find(_SPLIT, len(_SUBMITTED)) :]
+            if len(tail) <= TAIL_MAX_BYTES:
+                if len(self._tails) >= TAILS_MAX:
+                    self._tails.clear()
+                self._tails[tail] = request.part, run.part
+            return event, data
+        unique(data)
+        return event, self._entries.encode(event)
+
+    def _decode_slowly(self, data: bytes) -> tuple[Event, bytes]:
+        """An input in an older version; or else what is wrong."""
+        entries = self._entries
+        try:
+            entry = entries.raw(data)
+        except BAD_BYTES as error:
+            raise Malformed(f"not an entry [kind, version, body]: {error}") from None
+        kind = entry.kind
+        if kind not in self._inputs:
+            raise Malformed(f"kind {kind[:64]!r} is no input; known are {', '.join(sorted(self._inputs))}")
+        if not 1 <= entry.version <= entries.versions[kind]:
+            raise Malformed(f"version: {kind} has versions 1 to {entries.versions[kind]}, not {entry.version}")
+        try:
+            event = entries.body(entry, unique)
+        except Malformed:
+            raise
+        except BAD_BODY as error:
+            raise Malformed(_sentence(kind, error)) from None
+        unique(data)
+        self._check(event)
+        return event, entries.encode(event)
+
+    def _check(self, event: Event) -> None:
+        check = self._checks[type(event)]
+        if check is not None:
+            _raise(check(event))
+        if type(event) is JobSubmitted:
+            check_submission(event)
+        elif type(event) is NodeRegistered:
+            check_spec(event.spec)
+
+
+_decode_report = msgspec.json.Decoder(NodeReport).decode
+_check_report = checker(NodeReport)
+
+
+def decode_report(data: bytes) -> NodeReport:
+    """A node's report from outside.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    if len(data) > REPORT_MAX_BYTES:
+        raise Malformed(f"the report has {len(data)} bytes; at most {REPORT_MAX_BYTES} are taken")
+    try:
+        report = _decode_report(data)
+    except BAD_BYTES as error:
+        raise Malformed(_sentence("report", error)) from None
+    if _check_report is not None:
+        _raise(_check_report(report))
+    if report.spec is not None:
+        check_spec(report.spec)
+    tasks = [(task.job, task.instance, task.attempt, task.rank) for task in report.tasks]
+    if len(dict.fromkeys(tasks)) != len(tasks):
+        raise Malformed("tasks: one task stands twice")
+    devices = [device.uuid for device in report.devices]
+    if len(dict.fromkeys(devices)) != len(devices):
+        raise Malformed("devices: one uuid stands twice")
+    if encode(report) != data:
+        unique(data)
+    return report
+
+
+def check_submission(event: JobSubmitted) -> None:
+    """What the types cannot say about a submission.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    check_request(event.request)
+    check_run(event.run)
+
+
+def check_request(request: JobRequest) -> None:
+    """What the types cannot say about a request.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    tasks = 0
+    names = []
+    for group in request.groups:
+        tasks += group.count
+        if group.min > group.count:
+            raise Malformed(f"request.groups[{group.name}].min is {group.min}, more than its count {group.count}")
+        if group.gpus and group.gpu_milli:
+            raise Malformed(f"request.groups[{group.name}]: gpus and gpu_milli exclude each other")
+        for requirement in group.selector:
+            _check_requirement(group.name, requirement.key, requirement.op, requirement.values)
+        names.append(group.name)
+    if tasks > 100_000:
+        raise Malformed(f"request.groups: {tasks} tasks in one instance; at most 100000 are taken")
+    if sum(group.min for group in request.groups) == 0:
+        raise Malformed("request.groups: at least one group needs a min of 1")
+    if len(names) != len(dict.fromkeys(names)):
+        raise Malformed("request.groups: two groups have one name")
+    if request.success and request.success not in names:
+        raise Malformed(f"request.success names the group {request.success!r}, which is not there")
+
+
+def check_run(run: JobRun) -> None:
+    """What the types cannot say about a run.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    size = sum(len(key) + len(value) for key, value in run.environment.items())
+    if size > ENVIRONMENT_MAX_BYTES:
+        raise Malformed(f"run.environment has {size} characters; at most {ENVIRONMENT_MAX_BYTES} are taken")
+
+
+def check_spec(spec: NodeSpec) -> None:
+    """What the types cannot say about a node.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    uuids = [device.uuid for device in spec.devices]
+    if len(dict.fromkeys(uuids)) != len(uuids):
+        raise Malformed("spec.devices: one uuid stands twice")
+
+
+def unique(data: bytes | msgspec.Raw) -> Any:
+    """The message as plain JSON.
+
+    Raises:
+        Malformed: a key stands twice in one object, or it is not what every JSON reader takes.
+    """
+    try:
+        return json.loads(bytes(data), object_pairs_hook=_pairs, parse_constant=_no_constant)
+    except Malformed:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not JSON: {error}") from None
+
+
+def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for key, value in items:
+        if key in seen:
+            raise Malformed(f"the field {key[:128]!r} stands twice")
+        seen[key] = value
+    return seen
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise Malformed(f"{text} is no value")
+
+
+def _accept(shared: Shared, name: str, patterns: Check | None, rules: Callable[[Any], None]) -> None:
+    """Check a part for good: the next message that has it needs no check."""
+    if patterns is not None and (bad := patterns(shared.part)) is not None:
+        _raise((f".{name}{bad[0]}", bad[1]))
+    rules(shared.part)
+    shared.checked = True
+
+
+def _raise(bad: tuple[str, str] | None) -> None:
+    if bad is not None:
+        place, text = bad
+        raise Malformed(f"{place.removeprefix('.')}: {text}")
+
+
+def _check_requirement(group: str, key: str, op: str, values: tuple[str, ...]) -> None:
+    where = f"request.groups[{group}].selector[{key}]"
+    if op in ("Exists", "DoesNotExist"):
+        if values:
+            raise Malformed(f"{where}: {op} takes no values")
+    elif not values:
+        raise Malformed(f"{where}: {op} needs values")
+    elif op in ("Gt", "Lt") and (len(values) != 1 or not re.fullmatch(r"-?[0-9]{1,15}", values[0])):
+        raise Malformed(f"{where}: {op} needs one integer")
+
+
+def _sentence(kind: str, error: Exception) -> str:
+    """msgspec says `... - at `$.request.priority``: say the field first."""
+    text = str(error)
+    match = re.search(r"^(.*) - at `\$\.?(.*)`$", text, re.DOTALL)
+    return f"{match[2]}: {match[1]}" if match and match[2] else f"{kind}: {text}"
