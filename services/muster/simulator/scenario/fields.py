@@ -1,0 +1,403 @@
+"""Nodes, jobs and policies as scenes write them, read into what the events need.
+
+A field whose feature does not exist yet is an error by name. A field of a wrong type or unit is an error of the file;
+an amount that no scheduler may accept (too many digits, too large, a minimum above the count) is not: the scheduler has
+to refuse it, so it is passed on as it is.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from muster.events.nodes import Taint
+from muster.events.operations import Policy, Weight
+from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
+from muster.simulator.scenario.quantities import Exact, read_cpu, read_memory, read_share, whole
+from muster.simulator.scenario.reading import Value
+
+TOPOLOGY = "topology above the node"
+MIG = "MIG"
+SERVICES = "services"
+ELASTIC = "elastic jobs"
+LICENCES = "licences"
+RESERVATIONS = "reservations and backfill"
+QUEUES = "the queue tree"
+IMAGES = "images and data sets"
+NUMA = "NUMA placement"
+DEPENDENCIES = "dependencies between jobs"
+CATALOGUE = "the device catalogue"
+
+NEVER = -1
+"""`stop_takes: never`: only the kill ends it."""
+
+
+class NodeScene(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as its agent will report it. Amounts in the events' units."""
+
+    name: str
+    gpus: int = 0
+    gpu_model: str = "H100"
+    gpu_memory_mib: int = 80 * 1024
+    cpu_milli: int = 64_000
+    memory_mib: int = 512 * 1024
+    disk_mib: int = 1024 * 1024
+    pods: int = 1000
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+
+
+class StartFails(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts with a task on one of these nodes fail before their start, so many times; None means always."""
+
+    on: tuple[str, ...] = ()
+    times: int | None = None
+
+
+class JobScene(msgspec.Struct, frozen=True, kw_only=True):
+    """A job: the submission's fields as plain JSON, and how its tasks behave (spans in microseconds)."""
+
+    name: str
+    user: str
+    queue: str
+    array: int | None
+    groups: tuple[tuple[str, int, int], ...]
+    """Name, count and minimum of each group."""
+    request: dict[str, Any]
+    stop_takes_us: int = 0
+    runtime_us: int | None = None
+    ready_takes_us: int = 0
+    start_fails: StartFails | None = None
+
+
+_NODE_LATER = {
+    "zone": TOPOLOGY,
+    "block": TOPOLOGY,
+    "rack": TOPOLOGY,
+    "nvlink_domain": TOPOLOGY,
+    "numa": NUMA,
+    "mig": MIG,
+    "images": IMAGES,
+    "datasets": IMAGES,
+}
+
+
+def _models(value: Value) -> list[str]:
+    return [item.string() for item in value.several()]
+
+
+def _labels(value: Value) -> dict[str, str]:
+    return {key: item.scalar_text() for key, item in value.any_mapping("labels").items()}
+
+
+def _taints(value: Value) -> tuple[Taint, ...]:
+    taints = []
+    for item in value.several():
+        head, colon, effect = item.string().rpartition(":")
+        key, _, label = head.partition("=")
+        if not colon or not key or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise item.error(f"must be key=value:NoSchedule (or PreferNoSchedule, NoExecute), not {item.said()}")
+        taints.append(Taint(key=key, value=label, effect=effect))  # type: ignore[arg-type]  # checked above
+    return tuple(taints)
+
+
+_NODE_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
+    "gpus": ("gpus", Value.count),
+    "gpu_model": ("gpu_model", Value.string),
+    "gpu_memory": ("gpu_memory_mib", lambda value: whole(value, read_memory(value))),
+    "cpu": ("cpu_milli", lambda value: whole(value, read_cpu(value))),
+    "memory": ("memory_mib", lambda value: whole(value, read_memory(value))),
+    "disk": ("disk_mib", lambda value: whole(value, read_memory(value))),
+    "pods": ("pods", Value.count),
+    "labels": ("labels", _labels),
+    "taints": ("taints", _taints),
+}
+
+
+def read_node_fields(value: Value) -> tuple[list[str], dict[str, Any]]:
+    """The names of a node entry and the fields of `NodeScene` that it sets."""
+    fields = value.mapping("a node", ["name", *_NODE_FIELDS], _NODE_LATER)
+    if "name" not in fields:
+        raise value.error("has a node without a name")
+    changes = {}
+    for key, item in fields.items():
+        if key != "name":
+            target, read = _NODE_FIELDS[key]
+            changes[target] = read(item)
+    if changes.get("gpus", 0) > 64:
+        raise fields["gpus"].error(f"must be at most 64, not {fields['gpus'].said()}")
+    if changes.get("pods", 1) < 1:
+        raise fields["pods"].error("must be at least 1")
+    names = read_plain(fields["name"])
+    for name in names:
+        if split_unit(name)[1] is not None:
+            raise fields["name"].error(f"is no name of a node: {name!r}")
+    return names, changes
+
+
+def read_nodes(value: Value) -> list[NodeScene]:
+    """A list of node entries, ranges expanded."""
+    nodes: list[NodeScene] = []
+    seen: dict[str, None] = {}
+    for item in value.several():
+        names, changes = read_node_fields(item)
+        for name in names:
+            if name in seen:
+                raise item.error(f"has the node {name!r} twice")
+            seen[name] = None
+            nodes.append(NodeScene(name=name, **changes))
+    return nodes
+
+
+def _number(amount: Exact) -> int | float:
+    """As JSON writes it: a float where the scheduler has to refuse it."""
+    return float(amount) if isinstance(amount, Fraction) else amount
+
+
+def _selector(value: Value) -> list[dict[str, Any]]:
+    if isinstance(value.data, dict):
+        return [
+            {"key": key, "op": "In", "values": [entry.scalar_text() for entry in item.several()]}
+            for key, item in value.data.items()
+        ]
+    result = []
+    for item in value.items("requirements"):
+        fields = item.mapping("a requirement", ["key", "op", "values"])
+        if "key" not in fields:
+            raise item.error("has a requirement without a key")
+        op = fields["op"].word(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")) if "op" in fields else "In"
+        values = [entry.scalar_text() for entry in fields["values"].several()] if "values" in fields else []
+        result.append({"key": fields["key"].scalar_text(), "op": op, "values": values})
+    return result
+
+
+def _tolerations(value: Value) -> list[dict[str, Any]]:
+    result = []
+    for item in value.several():
+        head, colon, effect = item.string().rpartition(":")
+        if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise item.error(f"must be key=value:Effect, key:Effect or :Effect, not {item.said()}")
+        key, equals, label = head.partition("=")
+        result.append({"key": key, "value": label, "any_value": not equals, "effect": effect})
+    return result
+
+
+_TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
+    "count": ("count", Value.whole),
+    "min": ("min", Value.whole),
+    "gpus": ("gpus", Value.whole),
+    "gpu_share": ("gpu_milli", lambda value: _number(read_share(value))),
+    "gpu_memory": ("gpu_memory_mib", lambda value: _number(read_memory(value))),
+    "cpu": ("cpu_milli", lambda value: _number(read_cpu(value))),
+    "memory": ("memory_mib", lambda value: _number(read_memory(value))),
+    "disk": ("disk_mib", lambda value: _number(read_memory(value))),
+    "gpu_model": ("gpu_models", _models),
+    "selector": ("selector", _selector),
+    "tolerations": ("tolerations", _tolerations),
+}
+
+_TASK_LATER = {
+    "mig": MIG,
+    "gpu_capability": CATALOGUE,
+    "gpu_bandwidth": CATALOGUE,
+    "within": TOPOLOGY,
+    "spread": TOPOLOGY,
+    "numa": NUMA,
+    "affinity": "affinity between jobs",
+    "anti_affinity": "affinity between jobs",
+    "ports": "ports",
+}
+
+_JOB_LATER = _TASK_LATER | {
+    "licences": LICENCES,
+    "replicas": SERVICES,
+    "checkpoint_every": "checkpoints",
+    "deadline": RESERVATIONS,
+    "after": DEPENDENCIES,
+    "after_ok": DEPENDENCIES,
+    "after_any": DEPENDENCIES,
+    "after_fail": DEPENDENCIES,
+    "budget": "disruption budgets",
+    "elastic": ELASTIC,
+    "exclusive": "exclusive nodes",
+}
+
+_JOB_FIELDS = [
+    "name",
+    "queue",
+    "user",
+    "priority",
+    *_TASK_FIELDS,
+    "kind",
+    "array",
+    "preemptible",
+    "grace",
+    "stop_takes",
+    "runtime",
+    "time_limit",
+    "max_retries",
+    "degraded_grace",
+    "start_fails",
+    "ready_takes",
+    "labels",
+    "groups",
+]
+
+
+def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
+    """A job entry, or a list of them, ranges of names expanded, in the order of the file."""
+    jobs = []
+    for item in value.several():
+        fields = item.mapping("a job", _JOB_FIELDS, _later(item, _JOB_LATER))
+        if "name" not in fields:
+            raise item.error("has a job without a name")
+        for name in read_plain(fields["name"]):
+            if split_unit(name)[1] is not None:
+                raise fields["name"].error(f"is no name of a job: {name!r}")
+            jobs.append(_job(name, item, fields, mentions))
+    return jobs
+
+
+def _later(value: Value, later: dict[str, str]) -> dict[str, str]:
+    """What is not supported yet. `elastic: false` and `exclusive: false` say what is so anyway: they are taken out."""
+    if isinstance(value.data, dict):
+        for key in ("elastic", "exclusive"):
+            if key in value.data and value.data[key].data is False:
+                del value.data[key]
+    return later
+
+
+def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -> JobScene:
+    if "kind" in fields:
+        kind = fields["kind"].word(("batch", "service", "best-effort", "headroom"))
+        if kind != "batch":
+            raise fields["kind"].error(f"{kind!r} is not supported yet: it arrives with {SERVICES}")
+    queue = read_one(fields["queue"]) if "queue" in fields else "default"
+    if queue not in mentions.queues:
+        raise fields["queue"].error(f"names the queue {queue!r}, which does not exist; there are {', '.join(mentions.queues)}")
+    array = None
+    if "array" in fields:
+        spec = fields["array"].mapping("an array", ["count"], {"at_once": "limits on arrays"})
+        if "count" not in spec:
+            raise fields["array"].error("needs a count")
+        array = spec["count"].whole()
+    if "groups" in fields:
+        for key in fields:
+            if key in _TASK_FIELDS:
+                raise fields[key].error("must stand in the groups: a job with groups has none of its own")
+        groups = [_group(entry, named=True) for entry in fields["groups"].items("groups")]
+        if not groups:
+            raise fields["groups"].error("must have at least one group")
+    else:
+        groups = [_group(item, named=False)]
+    request: dict[str, Any] = {"groups": groups}
+    for key, target, read in (
+        ("priority", "priority", Value.whole),
+        ("preemptible", "preemptible", Value.boolean),
+        ("max_retries", "max_retries", Value.whole),
+        ("time_limit", "time_limit_us", Value.micros),
+        ("grace", "grace_us", Value.micros),
+        ("degraded_grace", "degraded_grace_us", Value.micros),
+        ("labels", "labels", _labels),
+    ):
+        if key in fields:
+            request[target] = read(fields[key])
+    if array is not None:
+        request["array"] = array
+    return JobScene(
+        name=name,
+        user=read_one(fields["user"]) if "user" in fields else "u",
+        queue=queue,
+        array=array,
+        groups=tuple((group["name"], group["count"], group["min"]) for group in groups),
+        request=request,
+        stop_takes_us=_stop_takes(fields.get("stop_takes")),
+        runtime_us=fields["runtime"].micros() if "runtime" in fields else None,
+        ready_takes_us=fields["ready_takes"].micros() if "ready_takes" in fields else 0,
+        start_fails=_start_fails(fields.get("start_fails"), mentions),
+    )
+
+
+def _group(item: Value, named: bool) -> dict[str, Any]:
+    if named:
+        fields = item.mapping("a group", ["name", *_TASK_FIELDS], _TASK_LATER)
+        if "name" not in fields:
+            raise item.error("has a group without a name")
+        name = read_one(fields["name"])
+    else:
+        fields = item.any_mapping("a job")
+        name = "task"
+    group: dict[str, Any] = {"name": name, "count": 1, "cpu_milli": 100, "memory_mib": 100}
+    for key, (target, read) in _TASK_FIELDS.items():
+        if key in fields:
+            group[target] = read(fields[key])
+    group.setdefault("min", group["count"])
+    return group
+
+
+def _stop_takes(value: Value | None) -> int:
+    if value is None:
+        return 0
+    return NEVER if value.data == "never" else value.micros()
+
+
+def _start_fails(value: Value | None, mentions: Mentions) -> StartFails | None:
+    if value is None:
+        return None
+    fields = value.mapping("start_fails", ["on", "times"])
+    if "on" not in fields:
+        raise value.error("needs the names of the nodes in on")
+    return StartFails(
+        on=mentions.node_names(fields["on"], picks=False).plain,
+        times=fields["times"].count() if "times" in fields else None,
+    )
+
+
+_POLICY_LATER = {
+    "horizon": RESERVATIONS,
+    "resolution": RESERVATIONS,
+    "plan_ttl": RESERVATIONS,
+    "reclaim_min_runtime": QUEUES,
+}
+
+_SPANS = {field.name[:-3]: field.name for field in msgspec.structs.fields(Policy) if field.name.endswith("_us")}
+_COUNTS = ("flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
+_OFF = ("reclaim", "backfill", "aging_after")
+
+
+def read_policy(value: Value) -> dict[str, Any]:
+    """The fields of `Policy` that a scene sets. Reclaim, backfill and aging do not exist yet: they can only be off."""
+    known = ["name", "version", "filters", "scores", "preemption", *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
+    fields = value.mapping("a policy", dict.fromkeys(known), _POLICY_LATER)
+    changes: dict[str, Any] = {}
+    for key, item in fields.items():
+        if key in _OFF:
+            if item.data is not False and not (key == "aging_after" and item.data == 0):
+                raise item.error("is not supported yet: it can only be off (false, or 0 for aging_after)")
+        elif key == "name":
+            changes["name"] = read_one(item)
+        elif key == "preemption":
+            changes["preemption"] = item.boolean()
+        elif key == "filters":
+            changes["filters"] = tuple(entry.string() for entry in item.items("filters"))
+        elif key == "scores":
+            changes["scores"] = tuple(_weight(entry) for entry in item.items("scores"))
+        elif key in _SPANS:
+            changes[_SPANS[key]] = item.micros()
+        else:
+            changes[key] = item.count()
+    try:
+        msgspec.convert(msgspec.to_builtins(Policy(**changes)), Policy)
+    except msgspec.ValidationError as error:
+        raise value.error(f"cannot be set: {error}") from None
+    return changes
+
+
+def _weight(value: Value) -> Weight:
+    if isinstance(value.data, str):
+        return Weight(name=value.data)
+    fields = value.mapping("a score", ["name", "weight"])
+    if "name" not in fields:
+        raise value.error("has a score without a name")
+    return Weight(name=fields["name"].string(), weight=fields["weight"].whole() if "weight" in fields else 1)

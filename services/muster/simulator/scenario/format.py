@@ -1,0 +1,350 @@
+"""A scenario file read into a `Scenario`: what `shared/scenario-format.md` says, for the features that exist.
+
+An unknown key, a name that never existed, a wrong type or unit is an error with its place, never ignored; so is a key
+whose feature does not exist yet. What only playing can show (a job that is not running when it is told to finish) is
+not judged here.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.simulator.scenario.expectations import Check, read_checks
+from muster.simulator.scenario.fields import (
+    ELASTIC,
+    LICENCES,
+    QUEUES,
+    RESERVATIONS,
+    SERVICES,
+    TOPOLOGY,
+    NodeScene,
+    read_jobs,
+    read_node_fields,
+    read_nodes,
+    read_policy,
+)
+from muster.simulator.scenario.names import Mentions, read_one, split_unit
+from muster.simulator.scenario.quantities import read_cpu, read_memory, whole
+from muster.simulator.scenario.reading import Value, read_file, read_text
+
+
+class Verb(msgspec.Struct, frozen=True):
+    """Something that happens in a step."""
+
+    kind: str
+    args: Any
+    line: int
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens at one time, in order, and what must be true when all is quiet."""
+
+    at_us: int
+    line: int
+    verbs: tuple[Verb, ...]
+    expects: tuple[tuple[Check, ...], ...]
+    nevers: tuple[tuple[Check, ...], ...]
+    shuffle: bool
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A scene: a cluster, a policy, steps in the order of time."""
+
+    file: str
+    name: str
+    about: str
+    nodes: tuple[NodeScene, ...]
+    policy: dict[str, Any]
+    steps: tuple[Step, ...]
+    instants: tuple[int, ...]
+    """Times whose devices are compared with later ones."""
+
+
+def load(path: Path) -> Scenario:
+    """The scene in a file.
+
+    Raises:
+        ScenarioError: what is wrong, with its place.
+    """
+    return _scenario(read_file(path), str(path))
+
+
+def parse(text: str, file: str = "scene.yaml") -> Scenario:
+    """The scene in a text.
+
+    Raises:
+        ScenarioError: what is wrong, with its place.
+    """
+    return _scenario(read_text(text, file), file)
+
+
+def _scenario(document: Value, file: str) -> Scenario:
+    fields = document.mapping("a scene", ["name", "about", "cluster", "queues", "policy", "steps"])
+    for key in ("name", "cluster", "steps"):
+        if key not in fields:
+            raise document.error(f"has no {key}")
+    cluster = fields["cluster"].mapping("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
+    queues = _queues(fields["queues"]) if "queues" in fields else ["default"]
+    mentions = Mentions(queues)
+    nodes = read_nodes(cluster["nodes"]) if "nodes" in cluster and cluster["nodes"].data != [] else []
+    policy = read_policy(fields["policy"]) if "policy" in fields else {}
+    steps = [_step(item, mentions) for item in fields["steps"].items("steps")]
+    if not any(step.expects or step.nevers for step in steps):
+        raise fields["steps"].error("expect nothing: a file in which no expectation follows a decision proves nothing")
+    steps.sort(key=lambda step: step.at_us)
+    _check_mentions(mentions, nodes, steps)
+    about = fields["about"].string() if "about" in fields else ""
+    return Scenario(
+        file=file,
+        name=fields["name"].scalar_text(),
+        about=about,
+        nodes=tuple(nodes),
+        policy=policy,
+        steps=tuple(steps),
+        instants=tuple(sorted({at_us for at_us, _ in mentions.instants})),
+    )
+
+
+def _queues(value: Value) -> list[str]:
+    later = dict.fromkeys(
+        ("parent", "guarantee", "limit", "weight", "tier", "user_limit", "borrow", "lend", "order", "preemption", "max_time"),
+        QUEUES,
+    )
+    names = []
+    for item in value.items("queues"):
+        fields = item.mapping("a queue", ["name"], later)
+        name = read_one(fields["name"]) if "name" in fields else ""
+        if name != "default":
+            raise item.error(f"{name!r} is not supported yet: the one queue is 'default'; others arrive with {QUEUES}")
+        names.append(name)
+    return names or ["default"]
+
+
+def _step(value: Value, mentions: Mentions) -> Step:
+    fields = value.mapping("a step", ["at", "shuffle", "expect", "never", *_VERBS], _VERBS_LATER)
+    if "at" not in fields:
+        raise value.error("need the time in at")
+    verbs: list[Verb] = []
+    expects: list[tuple[Check, ...]] = []
+    nevers: list[tuple[Check, ...]] = []
+    for key, item in fields.items():
+        if key == "expect":
+            expects.extend(read_checks(entry, mentions) for entry in item.several())
+        elif key == "never":
+            nevers.extend(read_checks(entry, mentions) for entry in item.several())
+        elif key not in ("at", "shuffle"):
+            verbs.extend(Verb(key, args, item.line) for args in _VERBS[key](item, mentions))
+    if not verbs and not expects and not nevers:
+        raise value.error("has a step in which nothing happens")
+    return Step(
+        at_us=fields["at"].micros(),
+        line=value.line,
+        verbs=tuple(verbs),
+        expects=tuple(expects),
+        nevers=tuple(nevers),
+        shuffle=fields["shuffle"].boolean() if "shuffle" in fields else False,
+    )
+
+
+def _check_mentions(mentions: Mentions, nodes: list[NodeScene], steps: list[Step]) -> None:
+    """Every name that is used has to exist somewhere in the file."""
+    jobs: dict[str, int | None] = {}
+    groups: dict[str, list[str]] = {}
+    users = {}
+    node_names = {node.name: node for node in nodes}
+    for step in steps:
+        for verb in step.verbs:
+            if verb.kind == "submit":
+                for job in verb.args:
+                    jobs[job.name] = max(jobs.get(job.name) or 0, job.array) if job.array is not None else jobs.get(job.name)
+                    groups.setdefault(job.name, []).extend(name for name, _, _ in job.groups)
+                    users[job.user] = job
+            elif verb.kind == "add_nodes":
+                node_names.update({node.name: node for node in verb.args})
+    for name, value in mentions.jobs:
+        base, index = split_unit(name)
+        if base not in jobs:
+            raise value.error(f"names the job {base!r}, which is never submitted")
+        if index is not None and index >= (jobs[base] or 1):
+            raise value.error(f"names {name!r}, but {base!r} has {jobs[base] or 1} instances, numbered from 0")
+    for name, value in mentions.nodes:
+        if name not in node_names:
+            raise value.error(f"names the node {name!r}, which never exists")
+    for name, value in mentions.users:
+        if name not in users:
+            raise value.error(f"is no user of a job: {name!r}")
+    latest = steps[-1].at_us
+    for at_us, value in mentions.instants:
+        if at_us > latest:
+            raise value.error("is a time after the last step")
+
+
+def _submit(value: Value, mentions: Mentions) -> list[Any]:
+    return [read_jobs(value, mentions)]
+
+
+def _jobs(value: Value, mentions: Mentions) -> list[Any]:
+    return [list(mentions.job_names(value, picks=False).plain)]
+
+
+def _nodes(value: Value, mentions: Mentions) -> list[Any]:
+    return [list(mentions.node_names(value, picks=False).plain)]
+
+
+def _fail(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a failure", ["job"], ["rank", "reason"])
+        rank = fields["rank"].count() if "rank" in fields else 0
+        reason = fields["reason"].scalar_text() if "reason" in fields else ""
+        result.extend((name, rank, reason) for name in mentions.job_names(fields["job"], picks=False).plain)
+    return result
+
+
+def _reprioritise(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a change of priority", ["job", "priority"], [])
+        priority = fields["priority"].whole()
+        result.extend((name, priority) for name in mentions.job_names(fields["job"], picks=False).plain)
+    return result
+
+
+def _add_nodes(value: Value, mentions: Mentions) -> list[Any]:
+    return [read_nodes(value)]
+
+
+def _update_node(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        names, changes = read_node_fields(item)
+        if not changes:
+            raise item.error("changes nothing")
+        mentions.node_names(item.any_mapping("a node")["name"], picks=False)
+        result.extend((name, changes) for name in names)
+    return result
+
+
+def _reregister(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a registration", ["name", "order"], [])
+        order = [entry.count() for entry in fields["order"].items("indices")]
+        if sorted(order) != list(range(len(order))):
+            raise fields["order"].error(f"must hold each index from 0 once, not {fields['order'].said()}")
+        result.extend((name, order) for name in mentions.node_names(fields["name"], picks=False).plain)
+    return result
+
+
+def _device(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a device", ["node", "index", "health"], [])
+        health = fields["health"].word(("failed", "degraded", "healthy"))
+        for name in mentions.node_names(fields["node"], picks=False).plain:
+            result.extend((name, entry.count(), health) for entry in fields["index"].several())
+    return result
+
+
+def _foreign(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "foreign use", ["node"], ["cpu", "memory", "gpus"])
+        cpu = whole(fields["cpu"], read_cpu(fields["cpu"])) if "cpu" in fields else 0
+        memory = whole(fields["memory"], read_memory(fields["memory"])) if "memory" in fields else 0
+        gpus = fields["gpus"].count() if "gpus" in fields else 0
+        result.extend((name, cpu, memory, gpus) for name in mentions.node_names(fields["node"], picks=False).plain)
+    return result
+
+
+def _policy(value: Value, mentions: Mentions) -> list[Any]:
+    return [read_policy(value)]
+
+
+def _late(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a late report", ["job", "attempt", "report"], ["rank", "code"])
+        attempt = fields["attempt"].count()
+        if attempt < 1:
+            raise fields["attempt"].error("must be 1 or more: attempts count from 1")
+        rank = fields["rank"].count() if "rank" in fields else 0
+        report = fields["report"].word(("ready", "started", "exited"))
+        code = fields["code"].whole() if "code" in fields else 0
+        result.append((mentions.job(fields["job"]), attempt, rank, report, code))
+    return result
+
+
+def _needs(value: Value, what: str, needed: list[str], optional: list[str]) -> dict[str, Value]:
+    fields = value.mapping(what, [*needed, *optional])
+    for key in needed:
+        if key not in fields:
+            raise value.error(f"has {what} without {key}")
+    return fields
+
+
+def _true(value: Value, mentions: Mentions) -> list[Any]:
+    if not value.boolean():
+        raise value.error("can only be true")
+    return [True]
+
+
+def _repeat(value: Value, mentions: Mentions) -> list[Any]:
+    if value.count() < 1:
+        raise value.error("must be 1 or more")
+    return [value.count()]
+
+
+def _clock(value: Value, mentions: Mentions) -> list[Any]:
+    if isinstance(value.data, bool) or not isinstance(value.data, int | Decimal):
+        raise value.error(f"must be seconds such as +3600, not {value.said()}")
+    return [value.micros(signed=True)]
+
+
+_VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
+    "submit": _submit,
+    "cancel": _jobs,
+    "finish": _jobs,
+    "fail": _fail,
+    "reprioritise": _reprioritise,
+    "add_nodes": _add_nodes,
+    "remove_nodes": _nodes,
+    "update_node": _update_node,
+    "reregister": _reregister,
+    "silence": _nodes,
+    "return": _nodes,
+    "fence": _nodes,
+    "cordon": _nodes,
+    "uncordon": _nodes,
+    "drain": _nodes,
+    "device": _device,
+    "foreign": _foreign,
+    "policy": _policy,
+    "repeat_last": _repeat,
+    "late": _late,
+    "unreadable": _nodes,
+    "readable": _nodes,
+    "lease_extend": lambda value, mentions: [value.micros()],
+    "clock": _clock,
+    "restart": _true,
+    "takeover": _true,
+    "restart_with_gap": lambda value, mentions: [value.micros()],
+    "fail_append": lambda value, mentions: [value.word(("lost", "landed"))],
+    "malformed": lambda value, mentions: [item.scalar_text() for item in value.several()],
+}
+
+_VERBS_LATER = {
+    "resize": ELASTIC,
+    "scale": SERVICES,
+    "revise": SERVICES,
+    "metric": SERVICES,
+    "checkpoint": "checkpoints",
+    "queue": QUEUES,
+    "remove_queue": QUEUES,
+    "licences": LICENCES,
+    "reserve": RESERVATIONS,
+    "unreserve": RESERVATIONS,
+}

@@ -1,0 +1,239 @@
+# ruff: noqa: E501 (a step stands on one line, so that its error has one place)
+"""Reading a scene: what is wrong is said with its place, and nothing is ignored."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from muster.simulator.scenario.fields import NEVER
+from muster.simulator.scenario.format import Scenario, load, parse
+from muster.simulator.scenario.names import Names, expand
+from muster.simulator.scenario.reading import ScenarioError
+
+HEAD = """name: a scene
+cluster:
+  nodes:
+    - {name: "n[1-3]", gpus: 2}
+steps:
+"""
+TAIL = "  - {at: 9, expect: {running: a}}\n"
+
+
+def scene(*steps: str) -> Scenario:
+    return parse(HEAD + "".join(f"  - {step}\n" for step in steps) + TAIL)
+
+
+def wrong(text: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+def test_the_example_of_the_format_is_read() -> None:
+    example = parse(
+        """name: one victim is enough
+about: eleven single-GPU nodes, all taken; a higher job needs one GPU
+cluster:
+  nodes:
+    - {name: "n[1-11]", gpus: 1}          # a range makes many
+queues:                                    # optional; default: one queue "default" with no limits
+  - {name: default}
+policy: {name: default}                    # optional; any field of the policy
+steps:
+  - {at: 0, submit: {name: "low[1-11]", gpus: 1, priority: 1}}
+  - {at: 1, expect: {running: "low[1-11]"}}
+  - {at: 2, submit: {name: high, gpus: 1, priority: 10}}
+  - {at: 60, expect: {running_exactly: [high, "10 of low[1-11]"], preempted_count: 1}}
+"""
+    )
+    assert [node.name for node in example.nodes] == [f"n{k}" for k in range(1, 12)]
+    assert [len(step.verbs) for step in example.steps] == [1, 0, 1, 0]
+    exactly = example.steps[3].expects[0][0]
+    assert exactly.args == Names(("high",), ((10, tuple(f"low{k}" for k in range(1, 12))),))
+    assert exactly.text == "running_exactly: [high, 10 of low[1-11]]"
+
+
+def test_a_range_is_every_number_in_order() -> None:
+    assert expand("a[9-11]") == ["a9", "a10", "a11"]
+    assert expand("r[1-2]n[0-1]") == ["r1n0", "r1n1", "r2n0", "r2n1"]
+    assert expand("n[08-10]") == ["n08", "n09", "n10"]
+
+
+def test_defaults_of_a_job_are_those_of_the_format() -> None:
+    job = scene("{at: 0, submit: {name: a}}").steps[0].verbs[0].args[0]
+    assert (job.user, job.queue, job.array, job.stop_takes_us, job.runtime_us) == ("u", "default", None, 0, None)
+    assert job.request == {"groups": [{"name": "task", "count": 1, "min": 1, "cpu_milli": 100, "memory_mib": 100}]}
+
+
+def test_quantities_are_exact_and_excess_digits_stay_for_the_scheduler_to_refuse() -> None:
+    job = scene(
+        '{at: 0, submit: {name: a, cpu: 0.5, memory: 1.5Gi, gpu_share: "0.25", stop_takes: never, time_limit: 0.5}}',
+        '{at: 0, submit: {name: b, cpu: 500m, gpu_share: "0.3333", memory: 100Ki}}',
+    )
+    a, b = (step.verbs[0].args[0] for step in job.steps[:2])
+    group = a.request["groups"][0]
+    assert (group["cpu_milli"], group["memory_mib"], group["gpu_milli"]) == (500, 1536, 250)
+    assert (a.stop_takes_us, a.request["time_limit_us"]) == (NEVER, 500_000)
+    assert b.request["groups"][0]["cpu_milli"] == 500
+    assert Fraction(b.request["groups"][0]["gpu_milli"]).limit_denominator(10) == Fraction(3333, 10)
+    assert isinstance(b.request["groups"][0]["memory_mib"], float)
+
+
+def test_only_true_and_false_are_booleans() -> None:
+    steps = scene("{at: 0, submit: {name: a, labels: {x: on, y: no, z: 12}}}").steps
+    assert steps[0].verbs[0].args[0].request["labels"] == {"x": "on", "y": "no", "z": "12"}
+    on = scene("{at: 0, submit: {name: a}}", "{at: 1, expect: {on: {a: [n1, n2]}}}").steps[1].expects[0][0]
+    assert (on.key, on.args) == ("on", [("a", Names(("n1", "n2")))])
+
+
+def test_steps_are_in_the_order_of_time_and_of_the_file_within_one_time() -> None:
+    steps = scene("{at: 5, submit: {name: a}}", "{at: 1, submit: {name: b}}", "{at: 1, submit: {name: c}}").steps
+    assert [(step.at_us, step.verbs[0].args[0].name) for step in steps[:3]] == [
+        (1_000_000, "b"),
+        (1_000_000, "c"),
+        (5_000_000, "a"),
+    ]
+
+
+def test_verbs_of_a_step_keep_the_order_of_the_file() -> None:
+    steps = scene("{at: 0, cordon: n1, submit: {name: a}, silence: n2, restart: true, drain: n3}").steps
+    assert [verb.kind for verb in steps[0].verbs] == ["cordon", "submit", "silence", "restart", "drain"]
+
+
+def test_every_verb_and_expectation_in_scope_is_read() -> None:
+    steps = scene(
+        '{at: 0, submit: [{name: a, groups: [{name: head, gpus: 1}, {name: worker, count: 4, min: 2, gpu_memory: 10Gi}]}, {name: "b[1-2]"}]}',
+        "{at: 0, submit: {name: arr, array: {count: 3}, start_fails: {on: n1, times: 2}, tolerations: ['k=v:NoSchedule', ':NoExecute']}}",
+        "{at: 1, fail: {job: a, rank: 1, reason: oom}, reprioritise: {job: b1, priority: 4}, finish: arr/2, cancel: b2}",
+        "{at: 1, add_nodes: [{name: n9, taints: 'k=v:NoSchedule', labels: {z: a}}], remove_nodes: n3}",
+        "{at: 1, update_node: {name: n9, gpus: 4}, reregister: {name: n1, order: [1, 0]}, return: n1, fence: n1, cordon: n1, uncordon: n1}",
+        "{at: 1, device: {node: n1, index: 1, health: failed}, foreign: {node: n1, cpu: 2, memory: 1Gi, gpus: 1}}",
+        "{at: 2, policy: {preemption: false, silent_after: 12.5, reclaim: false, backfill: false, aging_after: 0}, repeat_last: 2}",
+        "{at: 2, drain: n1, silence: n2, restart: true, late: {job: a, attempt: 1, rank: 0, report: exited, code: 3}, unreadable: n1, readable: n1, lease_extend: 60}",
+        '{at: 2, clock: +3600, takeover: true, restart_with_gap: 30, fail_append: landed, malformed: "{", shuffle: true}',
+        "{at: 3, expect: {pending: [], starting_exactly: '1 of b[1-2]', exactly_one_of: [a, b1], holds_nothing: b2, members: {a: 4}}}",
+        "{at: 3, expect: {members_by_group: {a: {head: 1, worker: {at_least: 2}}}, not_on: {a: n1}, devices: {a: {n1: [0, 1], n2: 2}}}}",
+        "{at: 3, expect: {same_devices_as_at: {a: 1}, attempt: {'b[1-2]': 2}, preempted: [b1], preempted_count: 1, bound_count: {at_most: 9}}}",
+        "{at: 3, expect: {decisions_since: {at: 1, count: 0}, reason: {a: nodes}, free: {n1: {gpus: 1, cpu: 0.5, memory: 1Gi}}}}",
+        "{at: 3, expect: [{queue: {default: {gpus: 1.5}}}, {user: {u: {gpus/H100: 1}}, held: {default: {gpus: 1}}, node: {n1: fenced}}]}",
+        "{at: 3, expect: {before: [a, b1], refused: 0, any_of: [{running: a}, {failed: a, pending: b1}]}, never: {running: [a, b1]}}",
+    ).steps
+    policy = next(verb for step in steps for verb in step.verbs if verb.kind == "policy")
+    assert policy.args == {"preemption": False, "silent_after_us": 12_500_000}
+    assert next(verb for step in steps for verb in step.verbs if verb.kind == "clock").args == 3_600_000_000
+    assert len(steps[-2].nevers) == 1
+    assert len({verb.kind for step in steps for verb in step.verbs}) == 29
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("{at: 0, submit: {name: a, gpuss: 1}}", "scene.yaml:6: gpuss is unknown: a job knows name, queue, "),
+        ("{at: 0, submit: {name: a, gpus: two}}", "scene.yaml:6: gpus must be a whole number, not 'two'"),
+        ("{at: 0, submit: {name: a, gpus: 0.5}}", "scene.yaml:6: gpus must be a whole number, not 0.5"),
+        ("{at: 0, submit: {name: a, gpus: true}}", "scene.yaml:6: gpus must be a whole number, not true"),
+        ("{at: 0, submit: {name: a, memory: 64}}", "scene.yaml:6: memory must be memory with a unit such as 64Gi, not 64"),
+        (
+            "{at: 0, submit: {name: a, memory: 64GiB}}",
+            "scene.yaml:6: memory must be memory with a unit such as 64Gi, not '64GiB'",
+        ),
+        ("{at: 0, submit: {name: a, cpu: 1c}}", "scene.yaml:6: cpu must be cores such as 0.5 or 500m, not '1c'"),
+        (
+            "{at: 0, submit: {name: a, within: {rack: required}}}",
+            "scene.yaml:6: within is not supported yet: it arrives with topology",
+        ),
+        (
+            "{at: 0, submit: {name: a, kind: service}}",
+            "scene.yaml:6: kind 'service' is not supported yet: it arrives with services",
+        ),
+        ("{at: 0, submit: {name: a, elastic: true}}", "scene.yaml:6: elastic is not supported yet: it arrives with elastic jobs"),
+        (
+            "{at: 0, submit: {name: a, queue: red}}",
+            "scene.yaml:6: queue names the queue 'red', which does not exist; there are default",
+        ),
+        ("{at: 0, submit: {name: a, groups: [{name: g}], gpus: 1}}", "scene.yaml:6: gpus must stand in the groups"),
+        ("{at: 0, submit: {name: A}}", "scene.yaml:6: name is no name: 'A'"),
+        ("{at: 0, submit: {gpus: 1}}", "scene.yaml:6: submit has a job without a name"),
+        ("{at: 0, submit: {name: a, name: b}}", "scene.yaml:6: name stands twice"),
+        ("{at: 0, submit: {name: a, array: {count: 2, at_once: 1}}}", "scene.yaml:6: at_once is not supported yet"),
+        ("{at: 0, resize: {job: a, count: 2}}", "scene.yaml:6: resize is not supported yet: it arrives with elastic jobs"),
+        ("{at: 0, reserve: {name: r}}", "scene.yaml:6: reserve is not supported yet: it arrives with reservations"),
+        ("{at: 0, explode: n1}", "scene.yaml:6: explode is unknown: a step knows at, shuffle, expect, never, submit"),
+        ("{at: 0, policy: {backfill: true}}", "scene.yaml:6: backfill is not supported yet: it can only be off"),
+        ("{at: 0, policy: {horizon: 60}}", "scene.yaml:6: horizon is not supported yet: it arrives with reservations"),
+        ("{at: 0, policy: {silent_afer: 60}}", "scene.yaml:6: silent_afer is unknown"),
+        ("{at: 0, cancel: b}", "scene.yaml:6: cancel names the job 'b', which is never submitted"),
+        ("{at: 0, drain: n4}", "scene.yaml:6: drain names the node 'n4', which never exists"),
+        ("{at: 0, drain: 'n[3-1]'}", "scene.yaml:6: drain is no name: the range [3-1] runs backwards"),
+        ("{at: 0, cancel: 1 of a}", "scene.yaml:6: cancel must say exactly which, not '1 of a'"),
+        ("{at: 0, expect: {running: '4 of n[1-3]'}}", "scene.yaml:6: running asks for 4 of 3 names"),
+        ("{at: 0, expect: {runing: a}}", "scene.yaml:6: runing is unknown: an expectation knows running"),
+        ("{at: 0, expect: {planned: {a: 1}}}", "scene.yaml:6: planned is not supported yet: it arrives with reservations"),
+        ("{at: 0, expect: {queue: {red: {gpus: 1}}}}", "scene.yaml:6: red is no queue; there are default"),
+        ("{at: 0, expect: {user: {v: {gpus: 1}}}}", "scene.yaml:6: v is no user of a job: 'v'"),
+        ("{at: 0, expect: {running: a/1}}", "scene.yaml:6: running names 'a/1', but 'a' has 1 instances, numbered from 0"),
+        ("{at: 0, expect: {node: {n1: down}}}", "scene.yaml:6: n1 must be one of ready, silent, lost"),
+        (
+            "{at: 0, expect: {preempted_count: {at_leat: 1}}}",
+            "scene.yaml:6: at_leat is unknown: a number knows at_least, at_most",
+        ),
+        ("{at: 0, expect: {same_devices_as_at: {a: 99}}}", "scene.yaml:6: a is a time after the last step"),
+        ("{at: -1, cordon: n1}", "scene.yaml:6: at must be seconds from 0 in whole microseconds, not -1"),
+        ("{at: soon, cordon: n1}", "scene.yaml:6: at must be seconds, not 'soon'"),
+        ("{at: 0}", "scene.yaml:6: steps has a step in which nothing happens"),
+        ("{cordon: n1}", "scene.yaml:6: steps need the time in at"),
+        ("{at: 0, restart: false}", "scene.yaml:6: restart can only be true"),
+        ("{at: 0, fail_append: maybe}", "scene.yaml:6: fail_append must be one of lost, landed, not 'maybe'"),
+        ("{at: 0, reregister: {name: n1, order: [0, 0]}}", "scene.yaml:6: order must hold each index from 0 once, not [0, 0]"),
+        ("{at: 0, add_nodes: [{name: n9, rack: r1}]}", "scene.yaml:6: rack is not supported yet: it arrives with topology"),
+    ],
+)
+def test_an_error_names_its_place_and_key(step: str, message: str) -> None:
+    said = wrong(HEAD + f"  - {step}\n" + TAIL + "  - {at: 0, submit: {name: a}}\n")
+    assert said.startswith(message), said
+
+
+def test_the_line_is_that_of_the_key_in_a_file_of_many_lines(tmp_path: Path) -> None:
+    path = tmp_path / "G1.yaml"
+    path.write_text(HEAD + "  - at: 0\n    submit:\n      name: a\n      gpus: 1\n      gpu_modle: H100\n" + TAIL)
+    with pytest.raises(ScenarioError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:10: gpu_modle is unknown: a job knows")
+
+
+def test_other_queues_and_topology_are_not_supported_yet() -> None:
+    assert "'red' is not supported yet" in wrong("name: x\ncluster: {nodes: []}\nqueues: [{name: red}]\nsteps: []\n")
+    assert "guarantee is not supported yet" in wrong(
+        "name: x\ncluster: {nodes: []}\nqueues: [{name: default, guarantee: {gpus: 1}}]\nsteps: []\n"
+    )
+    assert "licences is not supported yet" in wrong("name: x\ncluster: {nodes: [], licences: {m: 1}}\nsteps: []\n")
+
+
+def test_a_file_that_expects_nothing_is_an_error() -> None:
+    assert "expect nothing" in wrong(HEAD + "  - {at: 0, submit: {name: a}}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "scene.yaml:1: file is empty"),
+        ("name: [", "scene.yaml:"),
+        ("- a\n", "scene.yaml:1: file must be a mapping (a scene), not [a]"),
+        ("name: a\nname: b\n", "scene.yaml:2: name stands twice"),
+        ("name: a\nstpes: []\n", "scene.yaml:2: stpes is unknown: a scene knows name, about, cluster, queues, policy, steps"),
+        ("name: a\ncluster: {nodes: [{name: n, gpus: 1}, {name: n}]}\nsteps: []\n", "scene.yaml:2: nodes has the node 'n' twice"),
+    ],
+)
+def test_what_is_no_scene_is_said_in_one_sentence(text: str, message: str) -> None:
+    said = wrong(text)
+    assert said.startswith(message), said
+    assert "\n" not in said
+
+
+def test_amounts_beyond_any_bound_are_left_to_the_scheduler() -> None:
+    steps = scene(
+        "{at: 0, submit: {name: a, gpus: -1, count: 0, priority: 99999999999999999999, cpu: 4611686018427387904}}"
+    ).steps
+    group = steps[0].verbs[0].args[0].request["groups"][0]
+    assert (group["gpus"], group["count"], group["cpu_milli"]) == (-1, 0, 4611686018427387904000)
