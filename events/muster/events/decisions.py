@@ -230,6 +230,10 @@ class ShapeDeferred(Event, frozen=True, kw_only=True):
     code: Label
 
 
+class PassStopped(Event, frozen=True, kw_only=True):
+    """The cycle holds no more; what is left to decide is decided in the next one."""
+
+
 class JobsForgotten(Event, frozen=True, kw_only=True):
     """These ended jobs leave the state."""
 

@@ -53,6 +53,7 @@ DECISIONS: dict[str, type[Event]] = {
         decisions.NodeQuarantined,
         decisions.NodeReleased,
         decisions.ShapeDeferred,
+        decisions.PassStopped,
         decisions.JobsForgotten,
     )
 }

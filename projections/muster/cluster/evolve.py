@@ -29,8 +29,10 @@ def begin_cycle(state: State, number: int, term: int, at_us: int, started: TermS
     state.term = term
     state.at_us = at_us
     state.index = 0
+    state.more = False
     if state.arrived:
         state.arrived = []
+    state.ledger.trim()
     if positions:
         state.positions.update(positions)
     if started is not None and started.gap_us:

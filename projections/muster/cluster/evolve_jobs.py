@@ -25,6 +25,7 @@ from muster.events.decisions import (
     MembersReplaced,
     Nominated,
     NominationEnded,
+    PassStopped,
     Placement,
     ShapeDeferred,
     StopOrdered,
@@ -221,6 +222,8 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     if state.nominations and instance.key in state.nominations:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
     _leave_pending(state, instance)
+    if state.deferred:
+        state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
     attempt = Attempt(instance, event.attempt, state.at_us, state.number)
     instance.attempt = attempt
     instance.attempts = event.attempt
@@ -297,6 +300,10 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     _count_running(state, attempt, -1)
+    state.stopping += 1
+    for task in attempt.tasks.values():  # somebody who waits may now count on its places
+        if task.holding:
+            state.ledger.pending_freed |= 1 << task.node.row
     if attempt.held:
         state.todo.pop(instance.key, None)
     else:
@@ -322,9 +329,10 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     job = instance.job
     check(attempt.held == 0, f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
     if attempt.phase != "stop":
-        attempt.phase = "stop"
         _count_running(state, attempt, -1)
         state.degraded.pop(instance.key, None)
+    else:
+        state.stopping -= 1
     instance.attempt = None
     state.todo.pop(instance.key, None)
     state.timers.cancel(("attempt", event.job, event.instance))
@@ -380,7 +388,6 @@ def _member_lost(state: State, event: MemberLost) -> None:
     key = attempt.instance.key
     state.todo.pop(key, None)
     state.degraded[key] = None
-    state.wakes += 1
     set_timer(state, attempt)
 
 
@@ -454,6 +461,9 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
     for attempt in nomination.victims:
         if attempt.by == key:
             attempt.by = None
+            for task in attempt.tasks.values():
+                if task.holding:
+                    state.ledger.pending_freed |= 1 << task.node.row
     state.timers.cancel(("nomination", *key))
     instance = nomination.instance
     if instance.waits is not None:
@@ -461,7 +471,6 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
         enqueue(state, instance)
     if not instance.cancelling:
         state.todo.pop(key, None)
-    state.wakes += 1
 
 
 # The rest
@@ -472,6 +481,10 @@ def _shape_deferred(state: State, event: ShapeDeferred) -> None:
         state.deferred[event.queue, event.shape] = event.code
     else:
         state.deferred.pop((event.queue, event.shape), None)
+
+
+def _pass_stopped(state: State, event: PassStopped) -> None:
+    state.more = True
 
 
 def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
@@ -492,6 +505,8 @@ def enqueue(state: State, instance: Instance) -> None:
 
 def _leave_pending(state: State, instance: Instance) -> None:
     if instance.waits is not None:
+        if state.deferred and state.pending.last_of_class(instance):
+            state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
         state.pending.discard(instance)
     else:
         state.timers.cancel(("backoff", *instance.key))
@@ -528,6 +543,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     MembersReplaced: _members_replaced,
     Nominated: _nominated,
     NominationEnded: _nomination_ended,
+    PassStopped: _pass_stopped,
     ShapeDeferred: _shape_deferred,
     JobsForgotten: _jobs_forgotten,
 }

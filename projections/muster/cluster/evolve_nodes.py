@@ -82,8 +82,11 @@ def _altered(state: State, node: Node) -> None:
     state.ledger.recount(node)
     state.ledger.alter(node.row)
     for key in node.claims:
-        if broken_place(state.nominations[key]):
+        nomination = state.nominations[key]
+        if broken_place(nomination):
             state.todo[key] = None
+        elif not nomination.instance.cancelling:
+            state.todo.pop(key, None)
 
 
 def broken_place(nomination: Nomination) -> str:

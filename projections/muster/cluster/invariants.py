@@ -39,6 +39,7 @@ def check_rebuild(state: State) -> None:
     check(sorted(other.todo) == sorted(state.todo), f"to do: {sorted(state.todo)}, rebuilt {sorted(other.todo)}")
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
     check(other.running == state.running, f"running: {state.running}, rebuilt {other.running}")
+    check(other.stopping == state.stopping, f"stopping: {state.stopping}, rebuilt {other.stopping}")
     check(sorted(other.degraded) == sorted(state.degraded), "the degraded differ from the rebuilt ones")
     mine = sorted([(key, item.count) for key, item in state.pending.classes.items()], key=str)
     theirs = sorted([(key, item.count) for key, item in other.pending.classes.items()], key=str)

@@ -32,6 +32,8 @@ class Ledger:
         "pending_freed",
         "registered",
         "rows",
+        "touched",
+        "touched_base",
         "whole",
     )
 
@@ -50,6 +52,9 @@ class Ledger:
         self.pending_freed = 0
         self.altered: list[int] = []
         self.altered_base = 0
+        self.touched: list[int] = []
+        """Rows on which something was held or freed, in order, again and again."""
+        self.touched_base = 0
 
     def node(self, row: int) -> Node:
         """The node of a row that has one."""
@@ -63,6 +68,7 @@ class Ledger:
         """The task holds its place from now on. Cost: its devices."""
         node = task.node
         node.tasks[task] = None
+        self.touched.append(node.row)
         if node.plain:
             self._take(node, task.shape, task.devices)
         else:
@@ -72,6 +78,7 @@ class Ledger:
         """The task holds nothing any more. Cost: its devices."""
         node = task.node
         del node.tasks[task]
+        self.touched.append(node.row)
         if node.plain:
             self._give(node, task.shape, task.devices)
         else:
@@ -136,6 +143,7 @@ class Ledger:
 
     def recount(self, node: Node) -> None:
         """After anything but a plain hold or release: count the node anew. It may have become freer."""
+        self.touched.append(node.row)
         whole, levels = node.whole_free, node.levels
         node.recount()
         bit = 1 << node.row
@@ -215,6 +223,23 @@ class Ledger:
         for note in self.freed[position - self.freed_base :]:
             bits |= note
         return bits
+
+    def touched_upto(self) -> int:
+        """The position after the newest touched row."""
+        return self.touched_base + len(self.touched)
+
+    def trim(self) -> None:
+        """Drop old notes of touched rows, so that they stay bounded."""
+        if len(self.touched) > 16 * HISTORY_MAX:
+            drop = len(self.touched) - 8 * HISTORY_MAX
+            del self.touched[:drop]
+            self.touched_base += drop
+
+    def touched_since(self, position: int) -> list[int] | None:
+        """The rows touched since, or None if that is too long ago to say."""
+        if position < self.touched_base:
+            return None
+        return self.touched[position - self.touched_base :]
 
     def altered_upto(self) -> int:
         """The position after the newest altered row."""

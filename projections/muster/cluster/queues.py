@@ -75,6 +75,10 @@ class PendingQueue:
             if not waits.count:
                 del self.classes[waits.key]
 
+    def last_of_class(self, instance: Instance) -> bool:
+        """Whether no other waits in its class."""
+        return isinstance(instance.waits, PendingClass) and instance.waits.count == 1
+
     def order(self, instance: Instance) -> tuple[int, Place]:
         """The order key: lower goes first."""
         return -instance.job.priority, instance.place

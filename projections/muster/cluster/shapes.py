@@ -76,7 +76,7 @@ class Shape:
 class Gang:
     """The groups of an instance: shapes with counts. A single task is a gang of one."""
 
-    __slots__ = ("counts", "key", "minima", "offsets", "shapes", "single", "tasks")
+    __slots__ = ("counts", "digest", "key", "minima", "offsets", "shapes", "single", "tasks")
 
     def __init__(self, groups: tuple[GroupRequest, ...]) -> None:
         self.shapes: tuple[Shape, ...] = tuple([intern_shape(group) for group in groups])
@@ -94,6 +94,9 @@ class Gang:
         self.key: str = "+".join(
             f"{shape.key}x{count}m{least}" for shape, count, least in zip(self.shapes, self.counts, self.minima, strict=True)
         )
+
+        self.digest: str = hashlib.blake2b(self.key.encode(), digest_size=8).hexdigest()
+        """The name of the gang's shape in the log."""
 
     def group_of(self, rank: int) -> int:
         """The group that has this rank."""

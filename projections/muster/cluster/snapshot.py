@@ -149,6 +149,7 @@ class _Snapshot(_Row):
     beat_us: int
     missing: tuple[int, ...]
     back: tuple[int, ...]
+    more: bool
     deferred: tuple[tuple[str, str, str], ...]
     nodes: tuple[_Node, ...]
     rows: int
@@ -173,6 +174,7 @@ def encode(state: State) -> bytes:
             beat_us=state.beat_us,
             missing=tuple(sorted(state.missing)),
             back=tuple(sorted(state.back)),
+            more=state.more,
             deferred=tuple(sorted([(queue, shape, code) for (queue, shape), code in state.deferred.items()])),
             nodes=tuple([_node_out(node) for node in ledger.nodes if node is not None]),
             rows=len(ledger.nodes),
@@ -220,6 +222,7 @@ def decode(data: bytes) -> State:
     state.beat_us = snapshot.beat_us
     state.missing = dict.fromkeys(snapshot.missing)
     state.back = dict.fromkeys(snapshot.back)
+    state.more = snapshot.more
     state.deferred = {(queue, shape): code for queue, shape, code in snapshot.deferred}
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
@@ -464,7 +467,9 @@ def _reindex(state: State) -> None:
 
 def _reindex_attempt(state: State, attempt: Attempt) -> None:
     instance = attempt.instance
-    if attempt.phase != "stop":
+    if attempt.phase == "stop":
+        state.stopping += 1
+    else:
         set_timer(state, attempt)
         if instance.job.request.preemptible:
             key: Any = (instance.job.queue, instance.job.priority)

@@ -51,6 +51,7 @@ class State:
         "lease_until_us",
         "ledger",
         "missing",
+        "more",
         "nominations",
         "number",
         "pending",
@@ -58,6 +59,7 @@ class State:
         "policy",
         "positions",
         "running",
+        "stopping",
         "term",
         "timers",
         "todo",
@@ -83,6 +85,8 @@ class State:
         self.nominations: dict[InstanceKey, Nomination] = {}
         self.deferred: dict[tuple[str, str], str] = {}
         """The reason last recorded for a shape (a gang's key, digested) of a queue that waits."""
+        self.more = False
+        """The last pass stopped because the cycle was full."""
         self.arrived: list[Job] = []
         """Jobs submitted in this cycle: the gate looks at each once."""
         # Indexes, made anew by `muster.cluster.snapshot.reindex`:
@@ -98,6 +102,8 @@ class State:
         """Running instances that lost a member and wait for another."""
         self.running: dict[tuple[str, int], int] = {}
         """How many attempts may be victims, by queue and priority."""
+        self.stopping = 0
+        """How many attempts were told to stop and have not ended."""
         self.wakes = 0
         """Counts what may let a waiting job start although nothing was freed: caches that stood before it are stale."""
 

@@ -1,0 +1,58 @@
+"""Only nodes that have enough devices of a model that the job takes, each with enough memory."""
+
+from muster.cluster.shapes import Shape
+from muster.engine.nodeindex import NodeIndex
+
+
+class ModelFilter:
+    """Passes a node if it has so many fitting devices, free or not."""
+
+    code = "model"
+
+    def passes(self, index: NodeIndex, shape: Shape, among: int) -> int:
+        """The rows of `among` that have them."""
+        if not shape.needs_device:
+            return among
+        needed = shape.gpus or 1
+        one_kind = 0
+        several: dict[int, int] = {}
+        for (model, memory_mib), by_count in index.kinds.items():
+            if (shape.gpu_models and model not in shape.gpu_models) or memory_mib < shape.gpu_memory_mib:
+                continue
+            for count, bits in by_count.items():
+                if count >= needed:
+                    one_kind |= bits
+                else:
+                    several[count] = several.get(count, 0) | bits
+        passing = among & one_kind
+        if needed > 1:
+            passing |= self._mixed(index, shape, among & ~one_kind, several)
+        return passing
+
+    def _mixed(self, index: NodeIndex, shape: Shape, among: int, several: dict[int, int]) -> int:
+        """Nodes that have enough only when their kinds are added up."""
+        found = 0
+        some = 0
+        for bits in several.values():
+            some |= bits
+        some &= among
+        while some:
+            low = some & -some
+            some ^= low
+            node = index.ledger.node(low.bit_length() - 1)
+            fitting = [
+                device
+                for device in node.devices
+                if device.present
+                and (not shape.gpu_models or device.model in shape.gpu_models)
+                and device.memory_mib >= shape.gpu_memory_mib
+            ]
+            if len(fitting) >= shape.gpus:
+                found |= low
+        return found
+
+    def sentence(self, shape: Shape) -> str:
+        """What a person is told."""
+        of = f" of {' or '.join(shape.gpu_models)}" if shape.gpu_models else ""
+        memory = f" with {shape.gpu_memory_mib} MiB" if shape.gpu_memory_mib else ""
+        return f"do not have {shape.gpus or 1} GPUs{of}{memory}"

@@ -1,0 +1,18 @@
+"""Whether a submitted job may wait at all.
+
+It is asked once a job, in the cycle of its submission. That no node is large enough today is no reason: nodes come.
+"""
+
+from muster.cluster.jobs import Job
+from muster.cluster.state import QUEUES, State
+
+
+def gate(state: State, job: Job) -> str:
+    """Why the job is rejected, or an empty string."""
+    if job.queue not in QUEUES:
+        return f"queue {job.queue!r} does not exist; there are: {', '.join(QUEUES)}"
+    if job.gang.tasks > state.policy.placements_max:
+        return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
+    if state.pending_total > state.policy.pending_max:
+        return f"{state.pending_total - len(job.instances)} instances wait already; at most {state.policy.pending_max} may"
+    return ""

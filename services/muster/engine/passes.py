@@ -1,0 +1,311 @@
+"""One pass over those who wait: who starts, who is nominated, who is deferred.
+
+Order: priority; among equals first the running gangs that lost a member, then by place. A pass asks each class of pending
+instances (`muster.cluster.queues`) from its first on, until one does not fit; then none of its class can.
+
+For one instance, in this order:
+  1. a place that is free, its own nomination lifted;
+  2. a place that a nomination of a job it outranks keeps: that nomination ends, `taken`;
+  3. places of victims (`muster.engine.preempt`): it is nominated, the victims are told to stop;
+  4. none: the leading reason is recorded when it changes.
+
+A class that was asked in vain is not asked again until something was freed on a row that passes its filters, or until
+something else may let it start (`State.wakes`). That only saves asking: asked again it would fail again.
+"""
+
+import heapq
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.queues import PendingClass
+from muster.cluster.state import Nomination, State
+from muster.engine import preempt
+from muster.engine.emit import Emitter
+from muster.engine.place import Placer
+from muster.engine.plan import Plan
+from muster.engine.preempt import Lifted, overdrawn
+from muster.events.decisions import (
+    AttemptRef,
+    InstanceBound,
+    InstancePreempted,
+    MembersReplaced,
+    Nominated,
+    NominationEnded,
+    Placement,
+    ShapeDeferred,
+)
+
+NOBODY: Lifted = frozenset()
+
+
+class Asked:
+    """When a class was last asked in vain."""
+
+    __slots__ = ("freed", "wakes")
+
+    def __init__(self, freed: int, wakes: int) -> None:
+        self.freed = freed
+        self.wakes = wakes
+
+
+class Pass:
+    """One pass. It emits decisions, each of which is folded in at once."""
+
+    __slots__ = ("again", "deferrals", "emitter", "placer", "state")
+
+    def __init__(self, state: State, placer: Placer, emitter: Emitter) -> None:
+        self.state = state
+        self.placer = placer
+        self.emitter = emitter
+        self.again = False
+        self.deferrals = state.policy.deferrals_max
+
+    def run(self) -> None:
+        """Ask everybody whom it is worth asking, until nobody is left or the cycle is full.
+
+        Where a nomination ended on the way, its job is asked again. Each time round ends one for good, so this ends.
+        """
+        while True:
+            self.again = False
+            self._round()
+            if not self.again or self.emitter.full:
+                return
+
+    def _round(self) -> None:
+        state = self.state
+        turns: list[tuple[int, int, tuple[int, int, int], PendingClass | Instance]] = []
+        for job, index in state.degraded:
+            instance = state.jobs[job].instances[index]
+            turns.append((-instance.job.priority, 0, instance.place, instance))
+        for waiting in state.pending.classes.values():
+            if not self._in_vain(waiting):
+                head = waiting.head()
+                if head is not None:
+                    turns.append((-waiting.priority, 1, head.place, waiting))
+        heapq.heapify(turns)
+        while turns:
+            if self.emitter.full:
+                return
+            _, _, _, who = heapq.heappop(turns)
+            if isinstance(who, Instance):
+                self._refill(who)
+                continue
+            first = who.head()
+            if first is not None and self._ask(who, first):
+                head = who.head()
+                if head is not None:
+                    heapq.heappush(turns, (-who.priority, 1, head.place, who))
+
+    def _in_vain(self, waiting: PendingClass) -> bool:
+        """Whether asking the class would surely fail as it did last time."""
+        asked = waiting.memo
+        if not isinstance(asked, Asked) or asked.wakes != self.state.wakes:
+            return False
+        ledger = self.state.ledger
+        if asked.freed != ledger.freed_upto():
+            freed = ledger.freed_since(asked.freed)
+            for shape in waiting.gang.shapes:
+                if freed & self.placer.cache.of(shape).bits:
+                    return False
+            asked.freed = ledger.freed_upto()
+        return (waiting.queue, waiting.gang.digest) in self.state.deferred
+
+    def _ask(self, waiting: PendingClass, instance: Instance) -> bool:
+        """Whether the instance left its class: bound, or nominated."""
+        state = self.state
+        job = instance.job
+        nomination = state.nominations.get(instance.key) if state.nominations else None
+        if nomination is None:
+            places = self.placer.find(job)
+        else:
+            with Plan(state) as plan:
+                plan.lift(nomination)
+                places = self.placer.find(job)
+        if places is not None:
+            return self._bind(instance, places)
+        outranked = self._outranked(job)
+        if outranked:
+            with self._lifted(outranked, nomination):
+                places = self.placer.find(job)
+                taken = self._conflicts(job, places, (), outranked) if places is not None else []
+            if places is not None:
+                self._end_taken(taken, job)
+                return self._bind(instance, places)
+        if nomination is not None:
+            return self._still_nominated(waiting, nomination)
+        if self._preempt(instance, outranked):
+            return True
+        self._defer(waiting)
+        return False
+
+    # Binding
+
+    def _bind(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
+        if not self.emitter.room_for(len(places)):
+            return False
+        key = instance.key
+        if self.state.nominations and key in self.state.nominations:
+            self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="bound"))
+        self.emitter.placed(len(places))
+        self.emitter.emit(
+            InstanceBound(job=instance.job.id, instance=instance.index, attempt=instance.attempts + 1, placements=places)
+        )
+        return True
+
+    def _refill(self, instance: Instance) -> None:
+        """Place the lost members of a running gang anew, all of them, or none yet."""
+        attempt = instance.attempt
+        if attempt is None or not attempt.degraded_until_us:
+            return
+        gang = instance.job.gang
+        lost: list[list[int]] = [[] for _ in gang.counts]
+        for rank, task in sorted(attempt.tasks.items()):
+            if task.phase == "lost":
+                lost[task.group].append(rank)
+        places = self.placer.refill(instance, lost)
+        if places is not None and self.emitter.room_for(len(places)):
+            self.emitter.placed(len(places))
+            self.emitter.emit(
+                MembersReplaced(job=instance.job.id, instance=instance.index, attempt=attempt.number, placements=places)
+            )
+
+    # Nominations
+
+    def _outranked(self, job: Job) -> list[Nomination]:
+        """The nominations that the job may take from, in the order of their beneficiaries."""
+        found = [
+            nomination
+            for nomination in self.state.nominations.values()
+            if nomination.instance.job.queue == job.queue and nomination.instance.job.priority < job.priority
+        ]
+        found.sort(key=lambda nomination: (-nomination.instance.job.priority, nomination.instance.place))
+        return found
+
+    @contextmanager
+    def _lifted(self, outranked: list[Nomination], own: Nomination | None) -> Iterator[Plan]:
+        with Plan(self.state) as plan:
+            if own is not None:
+                plan.lift(own)
+            for nomination in outranked:
+                plan.lift(nomination)
+            yield plan
+
+    def _conflicts(
+        self, job: Job, places: tuple[Placement, ...], victims: tuple[Attempt, ...], outranked: list[Nomination]
+    ) -> list[Nomination]:
+        """Which of the lifted nominations cannot be kept beside these places, once the victims are gone."""
+        conflicts = []
+        gang = job.gang
+        ghost = Attempt(job.instances[0], 0, 0, 0)
+        with Plan(self.state) as plan:
+            for attempt in victims:
+                plan.without(attempt)
+            for placement in places:
+                shape = gang.shapes[gang.group_of(placement.rank)]
+                plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
+            for nomination in outranked:
+                mark = plan.mark()
+                for other in nomination.victims:
+                    if other not in victims:
+                        plan.without(other)
+                spots = nomination.placements
+                other_gang = nomination.instance.job.gang
+                for placement in spots:
+                    shape = other_gang.shapes[other_gang.group_of(placement.rank)]
+                    plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
+                if any(overdrawn(node) for node in nomination.nodes):
+                    plan.undo(mark)
+                    conflicts.append(nomination)
+        return conflicts
+
+    def _end_taken(self, taken: list[Nomination], job: Job) -> None:
+        for nomination in taken:
+            key = nomination.instance.key
+            self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="taken", by=job.id))
+            self.again = True
+
+    def _still_nominated(self, waiting: PendingClass, nomination: Nomination) -> bool:
+        """It waits for its victims. If they are all gone and it still does not fit, its places are of no use to it."""
+        if any(attempt.held for attempt in nomination.victims):
+            waiting.memo = Asked(self.state.ledger.freed_upto(), self.state.wakes)
+            return False
+        key = nomination.instance.key
+        self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))
+        self.again = True
+        return False
+
+    def _preempt(self, instance: Instance, outranked: list[Nomination]) -> bool:
+        state = self.state
+        job = instance.job
+        if not state.policy.preemption or not self._worth_searching(job):
+            return False
+        lifted: Lifted = frozenset([nomination.instance.key for nomination in outranked])
+        with self._lifted(outranked, None):
+            found = preempt.search(state, self.placer, job, lifted)
+            if found is None:
+                return False
+            places, victims = found
+            taken = self._conflicts(job, places, tuple(victims), outranked)
+        told = [attempt for attempt in victims if attempt.phase != "stop"]
+        if not self.emitter.room_for(len(places) + len(told)):
+            return False
+        self._end_taken(taken, job)
+        self.emitter.placed(len(places))
+        kills = [(attempt, state.at_us + attempt.instance.job.request.grace_us) for attempt in told]
+        latest = max([state.at_us, *[attempt.kill_at_us for attempt in victims], *[kill for _, kill in kills]])
+        refs = [AttemptRef(*attempt.instance.key, attempt.number) for attempt in victims]
+        self.emitter.emit(
+            Nominated(
+                job=job.id,
+                instance=instance.index,
+                placements=places,
+                victims=tuple(refs),
+                until_us=latest + state.policy.kill_margin_us + state.policy.nomination_ttl_us,
+            )
+        )
+        for attempt, kill_at_us in kills:
+            victim = attempt.instance
+            self.emitter.emit(
+                InstancePreempted(
+                    job=victim.job.id,
+                    instance=victim.index,
+                    attempt=attempt.number,
+                    by_job=job.id,
+                    by_instance=instance.index,
+                    kill_at_us=kill_at_us,
+                )
+            )
+        return True
+
+    def _worth_searching(self, job: Job) -> bool:
+        """Whether anybody could be a victim, or stops anyway."""
+        state = self.state
+        if any(queue == job.queue and priority < job.priority for queue, priority in state.running):
+            return True
+        return bool(state.stopping)
+
+    # Deferring
+
+    def _defer(self, waiting: PendingClass) -> None:
+        state = self.state
+        key = (waiting.queue, waiting.gang.digest)
+        if key not in state.deferred:
+            if not self.deferrals:
+                return
+            self.deferrals -= 1
+            self.emitter.emit(ShapeDeferred(queue=key[0], shape=key[1], code=self._code(waiting)))
+        waiting.memo = Asked(state.ledger.freed_upto(), state.wakes)
+
+    def _code(self, waiting: PendingClass) -> str:
+        """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""
+        cache = self.placer.cache
+        for shape in waiting.gang.shapes:
+            among = registered = self.state.ledger.registered
+            for each in cache.filters:
+                among = each.passes(cache.index, shape, among)
+                if not among:
+                    return each.code if registered else "no-nodes"
+            if not among:
+                return "no-nodes"
+        return "resources"

@@ -1,0 +1,178 @@
+"""Places for a whole instance, or none.
+
+The groups are placed one after the other, the largest tasks first, each as if those before it stood already. First every
+group gets its minimum; then, in the same order, as many more as fit up to its count. Where a greedy order fails for
+several groups, the other orders are tried, at most `ORDERS_MAX`.
+"""
+
+from collections.abc import Sequence
+from itertools import islice, permutations
+from typing import Final, Protocol
+
+from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.ledger import Ledger
+from muster.cluster.shapes import Gang
+from muster.cluster.state import State
+from muster.engine.bestfit import BestFit, Spot
+from muster.engine.candidates import CandidateCache, Candidates
+from muster.engine.plan import Plan
+from muster.engine.rows import Rows
+from muster.engine.scores import HOLDINGS
+from muster.events.decisions import Placement
+
+ORDERS_MAX: Final = 24
+
+Wanted = tuple[tuple[int, ...], ...]
+"""By group: the ranks that are wanted at least, then the others."""
+
+
+class Picker(Protocol):
+    """Finds the best spot for one task."""
+
+    def one(self, candidates: Candidates, excluded: int) -> Spot | None:
+        """A spot that is not on `excluded` rows (bits), or None."""
+        ...
+
+
+class Placer:
+    """Finds places by the policy of the state. Holds only caches."""
+
+    __slots__ = ("best_fit", "cache", "picker", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.cache = CandidateCache(state.ledger, state.policy)
+        scores = [(score.name, score.weight) for score in state.policy.scores if score.name in HOLDINGS]
+        self.best_fit: BestFit | None = None
+        if scores:
+            made = [(HOLDINGS[name](state.policy), weight) for name, weight in scores]
+            self.picker: Picker = Rows(state, made)
+        else:
+            self.picker = self.best_fit = BestFit(state.ledger, self.cache.index)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the state."""
+        return self.state.ledger
+
+    def excluded(self, avoid: Sequence[str]) -> int:
+        """The rows of the nodes with these uids, as bits."""
+        if not avoid:
+            return 0
+        self.cache.index.refresh()
+        bits = 0
+        for uid in avoid:
+            row = self.cache.index.uids.get(uid)
+            if row is not None:
+                bits |= 1 << row
+        return bits
+
+    def find(self, job: Job) -> tuple[Placement, ...] | None:
+        """Places for a new attempt of an instance of this job, or None. Changes nothing."""
+        gang = job.gang
+        excluded = self.excluded(job.avoid)
+        if gang.single:
+            spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
+            return None if spot is None else (Placement(0, spot[0], spot[1]),)
+        return self._gang(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+
+    def refill(self, instance: Instance, lost: Sequence[Sequence[int]]) -> tuple[Placement, ...] | None:
+        """Places for these ranks (by group) of a running attempt, all of them, or None."""
+        counts = tuple([len(ranks) for ranks in lost])
+        zeros = tuple([0] * len(counts))
+        found = self._gang(instance.job, instance.job.gang, counts, counts, zeros, self.excluded(instance.job.avoid))
+        if found is None:
+            return None
+        by_group: list[list[int]] = [list(ranks) for ranks in lost]
+        placements = []
+        for group, (placement, at) in _with_groups(found, counts):
+            placements.append(Placement(by_group[group][at], placement.row, placement.devices))
+        return tuple(sorted(placements, key=lambda placement: placement.rank))
+
+    def _gang(
+        self,
+        job: Job,
+        gang: Gang,
+        minima: tuple[int, ...],
+        counts: tuple[int, ...],
+        offsets: tuple[int, ...],
+        excluded: int,
+    ) -> tuple[Placement, ...] | None:
+        groups = [group for group in range(len(counts)) if counts[group]]
+        groups.sort(key=lambda group: _size(gang, group))
+        if self.best_fit is not None:
+            for group in groups:
+                if not self.best_fit.at_most(self.cache.of(gang.shapes[group]), minima[group]):
+                    return None
+        ghost = Attempt(job.instances[0], 0, 0, 0)
+        for order in islice(permutations(groups), ORDERS_MAX):
+            with Plan(self.state) as plan:
+                spots = self._in_order(plan, ghost, gang, order, minima, counts, excluded)
+            if spots is not None:
+                return tuple(
+                    [
+                        Placement(offsets[group] + at, row, devices)
+                        for group in range(len(counts))
+                        for at, (row, devices) in enumerate(spots.get(group, ()))
+                    ]
+                )
+        return None
+
+    def _in_order(
+        self,
+        plan: Plan,
+        ghost: Attempt,
+        gang: Gang,
+        order: Sequence[int],
+        minima: tuple[int, ...],
+        counts: tuple[int, ...],
+        excluded: int,
+    ) -> dict[int, list[Spot]] | None:
+        spots: dict[int, list[Spot]] = {}
+        alone = len(order) == 1
+        for group in order:
+            want = counts[group] if alone else minima[group]
+            found = self._spots(plan, ghost, gang, group, want, excluded, hold=not alone)
+            if len(found) < minima[group]:
+                return None
+            spots[group] = found
+        if not alone:
+            for group in order:
+                more = counts[group] - len(spots[group])
+                if more:
+                    spots[group] += self._spots(plan, ghost, gang, group, more, excluded, hold=True)
+        return spots
+
+    def _spots(self, plan: Plan, ghost: Attempt, gang: Gang, group: int, want: int, excluded: int, hold: bool) -> list[Spot]:
+        """Up to `want` spots for the group; held in the plan if something comes after."""
+        shape = gang.shapes[group]
+        if self.best_fit is not None:
+            spots = self.best_fit.many(self.cache.of(shape), want, excluded)
+            if hold:
+                plan.with_spots(ghost, shape, spots)
+            return spots
+        spots = []
+        while len(spots) < want:
+            spot = self.picker.one(self.cache.of(shape), excluded)
+            if spot is None:
+                break
+            spots.append(spot)
+            plan.with_spots(ghost, shape, [spot])
+        return spots
+
+
+def _size(gang: Gang, group: int) -> tuple[int, int, int, int, int]:
+    """The order in which groups are placed: the largest tasks first."""
+    shape = gang.shapes[group]
+    return -shape.gpus, -shape.gpu_milli, -shape.cpu_milli, -shape.memory_mib, group
+
+
+def _with_groups(found: Sequence[Placement], counts: Sequence[int]) -> list[tuple[int, tuple[Placement, int]]]:
+    """Each place with its group and its number in it, for places that stand group after group."""
+    result = []
+    at = 0
+    for group, count in enumerate(counts):
+        for number in range(count):
+            result.append((group, (found[at], number)))
+            at += 1
+    return result

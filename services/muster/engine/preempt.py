@@ -1,0 +1,310 @@
+"""Whose place a waiting instance may take, when none is free.
+
+A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`. What stops
+already and is kept for nobody counts as free: the beneficiary only waits for it. There are no victims unless the
+beneficiary then fits, and no victim is left out of whom it would still fit.
+
+Plans are compared by the ranks of their victims, the highest first, like words; then by tasks that lose their work, then
+by the time for which they ran; ties by row (semantics 1). For a single task every node is looked at: an estimate from below
+orders the nodes, and the best `EXACT_MAX` of them are worked out. For a gang, victims are taken off in order of rank until
+it fits, then spared again one by one, the highest rank first. The optimum is not promised for gangs (it is a covering
+problem); legality and minimality are.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from muster.cluster.jobs import Attempt, Job
+from muster.cluster.nodes import Node
+from muster.cluster.shapes import Shape
+from muster.cluster.state import State
+from muster.engine.bestfit import Spot
+from muster.engine.nodeindex import rows_of
+from muster.engine.place import Placer
+from muster.engine.plan import Plan
+from muster.engine.room import fits
+from muster.engine.rows import devices_for
+from muster.events.decisions import Placement
+
+EXACT_MAX: Final = 64
+SPARED_MAX: Final = 64
+
+Rank = tuple[int, int]
+"""Priority, and 1 if it has started: what was bound and not started loses nothing."""
+
+Found = tuple[tuple[Placement, ...], list[Attempt]]
+"""The places, and the attempts that are to be gone from them, those that stop already too."""
+
+Lifted = frozenset[tuple[str, int]]
+"""Keys of the nominations that the plan leaves out of account."""
+
+
+def search(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+    """Places for an instance of the job with the victims that this takes, or None.
+
+    The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so.
+    """
+    if job.gang.single:
+        return _single(state, placer, job, lifted)
+    return _gang(state, placer, job, lifted)
+
+
+def rank(attempt: Attempt) -> Rank:
+    """The rank of a victim: lower goes first."""
+    return attempt.instance.job.priority, int(attempt.phase == "run")
+
+
+def stops_for_nobody(attempt: Attempt, lifted: Lifted) -> bool:
+    """Whether it gives its places up anyway, and they are kept for nobody."""
+    return attempt.phase == "stop" and (attempt.by is None or attempt.by in lifted)
+
+
+def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
+    """Whether the rules let the job have this attempt preempted."""
+    other = attempt.instance.job
+    return (
+        attempt.phase != "stop"
+        and other.queue == job.queue
+        and other.priority < job.priority
+        and other.request.preemptible
+        and not (attempt.phase == "run" and state.at_us < attempt.started_us + state.policy.min_runtime_us)
+    )
+
+
+def _order(attempt: Attempt) -> tuple[Rank, int, tuple[int, int, int]]:
+    """Victims in the order in which they are taken: the lowest rank, then the latest start, then the latest place."""
+    cycle, index, number = attempt.instance.place
+    return rank(attempt), -attempt.running_since_us, (-cycle, -index, -number)
+
+
+def _on(state: State, node: Node, job: Job, lifted: Lifted) -> tuple[list[Attempt], list[Attempt]]:
+    """The attempts on a node that stop for nobody, and those that may be victims in their order."""
+    stopping: dict[tuple[str, int], Attempt] = {}
+    victims: dict[tuple[str, int], Attempt] = {}
+    for task in node.tasks:
+        attempt = task.attempt
+        if stops_for_nobody(attempt, lifted):
+            stopping[attempt.instance.key] = attempt
+        elif may_be_victim(state, attempt, job):
+            victims[attempt.instance.key] = attempt
+    return list(stopping.values()), sorted(victims.values(), key=_order)
+
+
+# A single task
+
+
+def _single(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+    shape = job.gang.shapes[0]
+    bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
+    estimates: list[tuple[Rank, int, int]] = []
+    for row in rows_of(bits):
+        least = _estimate(state, state.ledger.node(row), shape, job, lifted)
+        if least is not None:
+            estimates.append((*least, row))
+    estimates.sort()
+    best: tuple[tuple[list[Rank], int, int, int], Found] | None = None
+    for tried, (least_rank, _, row) in enumerate(estimates):
+        if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
+            break
+        found = _on_node(state, state.ledger.node(row), shape, job, lifted)
+        if found is not None:
+            devices, victims = found
+            taken = [attempt for attempt in victims if attempt.phase != "stop"]
+            key = (*_cost(state, taken), row)
+            if best is None or key < best[0]:
+                best = key, ((Placement(0, row, devices),), victims)
+    return None if best is None else best[1]
+
+
+def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, int]:
+    """Ranks from the highest, tasks, and device time lost."""
+    ranks = sorted([rank(attempt) for attempt in victims], reverse=True)
+    tasks = sum([attempt.held for attempt in victims])
+    lost = sum(
+        [
+            (state.at_us - attempt.started_us) * sum([len(task.devices) for task in attempt.tasks.values()])
+            for attempt in victims
+            if attempt.phase == "run"
+        ]
+    )
+    return ranks, tasks, lost
+
+
+def _estimate(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -> tuple[Rank, int] | None:
+    """The highest rank that must go from this node at least, and how many attempts; None if all would not be enough."""
+    stopping, victims = _on(state, node, job, lifted)
+    cpu, memory, disk, tasks = node.cpu_free, node.memory_free, node.disk_free, node.tasks_free
+    devices = node.whole_free if shape.gpus else 0
+    last: Rank = (-(2**62), 0)
+    count = 0
+    for attempt in [None, *stopping, *victims]:
+        if attempt is not None:
+            for task in attempt.tasks.values():
+                if task.holding and task.node is node:
+                    cpu += task.shape.cpu_milli
+                    memory += task.shape.memory_mib
+                    disk += task.shape.disk_mib
+                    tasks += 1
+                    devices += len(task.devices)
+            if attempt.phase != "stop":
+                last = rank(attempt)
+                count += 1
+        if (
+            cpu >= shape.cpu_milli
+            and memory >= shape.memory_mib
+            and disk >= shape.disk_mib
+            and tasks > 0
+            and devices >= shape.gpus
+            and (count or attempt is not None)
+        ):
+            return last, count
+    return None
+
+
+def _on_node(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -> tuple[tuple[int, ...], list[Attempt]] | None:
+    """The devices of one task here, and the fewest victims for it; None if all of them would not be enough."""
+    stopping, victims = _on(state, node, job, lifted)
+    with Plan(state) as plan:
+        for attempt in stopping:
+            plan.without(attempt, node)
+        gone: list[Attempt] = []
+        for attempt in victims:
+            if _fits_here(state, node, shape):
+                break
+            plan.without(attempt, node)
+            gone.append(attempt)
+        if not _fits_here(state, node, shape):
+            return None
+        needed = []
+        for attempt in reversed(gone):
+            mark = plan.mark()
+            _hold_again(plan, attempt, node)
+            if not _fits_here(state, node, shape):
+                plan.undo(mark)
+                needed.append(attempt)
+        devices = devices_for(node.device_free, shape, node.row, state)
+    assert devices is not None
+    return devices, [*stopping, *sorted(needed, key=_order)]
+
+
+def _fits_here(state: State, node: Node, shape: Shape) -> bool:
+    return fits(node, shape) and devices_for(node.device_free, shape, node.row, state) is not None
+
+
+def _hold_again(plan: Plan, attempt: Attempt, node: Node) -> None:
+    spots: list[tuple[Shape, Spot]] = [
+        (task.shape, (node.row, task.devices)) for task in attempt.tasks.values() if task.holding and task.node is node
+    ]
+    for shape, spot in spots:
+        plan.with_spots(attempt, shape, [spot])
+
+
+# A gang
+
+
+def _gang(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+    bits = 0
+    for shape in job.gang.shapes:
+        bits |= placer.cache.of(shape).bits
+    stopping: dict[tuple[str, int], Attempt] = {}
+    candidates: dict[tuple[str, int], Attempt] = {}
+    for row in rows_of(bits):
+        dying, victims = _on(state, state.ledger.node(row), job, lifted)
+        stopping.update([(attempt.instance.key, attempt) for attempt in dying])
+        candidates.update([(attempt.instance.key, attempt) for attempt in victims])
+    if not stopping and not candidates:
+        return None
+    ordered = sorted(candidates.values(), key=_order)
+    with Plan(state) as plan:
+        for attempt in stopping.values():
+            plan.without(attempt)
+        gone = _fewest_first(plan, placer, job, ordered)
+        if gone is None:
+            return None
+        places = placer.find(job)
+        assert places is not None
+        gone = _spare(state, plan, placer, job, gone, places)
+        places = placer.find(job)
+        assert places is not None
+        gone = _spare_in_place(state, plan, job, gone, places)
+    rows = dict.fromkeys([placement.row for placement in places])
+    waited = [
+        attempt for attempt in stopping.values() if any(task.holding and task.node.row in rows for task in attempt.tasks.values())
+    ]
+    return places, [*waited, *sorted(gone, key=_order)]
+
+
+def _fewest_first(plan: Plan, placer: Placer, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:
+    """The shortest beginning of the victims with which the job fits, taken off in the plan; None if all are not enough."""
+    if placer.find(job) is not None:
+        return []
+    start = plan.mark()
+    for attempt in ordered:
+        plan.without(attempt)
+    if placer.find(job) is None:
+        return None
+    low, high = 0, len(ordered)
+    while high - low > 1:
+        middle = (low + high) // 2
+        plan.undo(start)
+        for attempt in ordered[:middle]:
+            plan.without(attempt)
+        if placer.find(job) is None:
+            low = middle
+        else:
+            high = middle
+    plan.undo(start)
+    for attempt in ordered[:high]:
+        plan.without(attempt)
+    return list(ordered[:high])
+
+
+def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+    """Put back whom the job can do without. Where there are many, only those on the places found are tried."""
+    rows = dict.fromkeys([placement.row for placement in places])
+    needed = []
+    kept = []
+    for attempt in reversed(gone):
+        if len(gone) > SPARED_MAX and not any(task.holding and task.node.row in rows for task in attempt.tasks.values()):
+            plan.again(attempt)
+        else:
+            kept.append(attempt)
+    for tried, attempt in enumerate(kept):
+        if tried >= SPARED_MAX:
+            needed.append(attempt)
+            continue
+        mark = plan.mark()
+        plan.again(attempt)
+        if placer.find(job) is None:
+            plan.undo(mark)
+            needed.append(attempt)
+    return needed
+
+
+def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+    """Put back whom the very places found can do without."""
+    gang = job.gang
+    ghost = Attempt(job.instances[0], 0, 0, 0)
+    for placement in places:
+        shape = gang.shapes[gang.group_of(placement.rank)]
+        plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
+    needed = []
+    for attempt in sorted(gone, key=_order, reverse=True):
+        mark = plan.mark()
+        plan.again(attempt)
+        nodes = [task.node for task in attempt.tasks.values() if task.holding]
+        if any(overdrawn(node) for node in nodes):
+            plan.undo(mark)
+            needed.append(attempt)
+    return needed
+
+
+def overdrawn(node: Node) -> bool:
+    """Whether more is held or kept here than there is."""
+    return (
+        node.cpu_free < 0
+        or node.memory_free < 0
+        or node.disk_free < 0
+        or node.tasks_free < 0
+        or any(units < 0 for units in node.device_free)
+    )

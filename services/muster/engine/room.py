@@ -1,0 +1,96 @@
+"""What is free on one node for tasks of one shape, and which devices they would take.
+
+Devices: whole ones are taken from the island that they leave fullest used, so that whole islands stay free; a share takes
+the device in use with the least that is enough, and a free one only where none in use will do.
+"""
+
+from muster.cluster.nodes import Node
+from muster.cluster.shapes import Shape
+
+
+def fits(node: Node, shape: Shape) -> bool:
+    """Whether the amounts that are not devices are enough for one task."""
+    return (
+        node.cpu_free >= shape.cpu_milli
+        and node.memory_free >= shape.memory_mib
+        and node.disk_free >= shape.disk_mib
+        and node.tasks_free > 0
+    )
+
+
+def room(node: Node, shape: Shape, limit: int) -> int:
+    """For how many tasks, at most `limit`, the amounts that are not devices are enough."""
+    count = min(limit, node.tasks_free)
+    if shape.cpu_milli:
+        count = min(count, node.cpu_free // shape.cpu_milli)
+    elif node.cpu_free < 0:
+        count = 0
+    if shape.memory_mib:
+        count = min(count, node.memory_free // shape.memory_mib)
+    elif node.memory_free < 0:
+        count = 0
+    if shape.disk_mib:
+        count = min(count, node.disk_free // shape.disk_mib)
+    return max(0, count)
+
+
+def fitting(node: Node, shape: Shape, index: int) -> bool:
+    """Whether the device is of a model and a memory that the shape takes."""
+    device = node.devices[index]
+    return (not shape.gpu_models or device.model in shape.gpu_models) and device.memory_mib >= shape.gpu_memory_mib
+
+
+def whole_devices(node: Node, shape: Shape, free: list[int]) -> list[int]:
+    """The devices that are entirely free by `free` and that the shape takes, the most preferred model first."""
+    devices = node.devices
+    found = [index for index, units in enumerate(free) if units > 0 and units == devices[index].units]
+    if not node.uniform and (shape.gpu_models or shape.gpu_memory_mib):
+        found = [index for index in found if fitting(node, shape, index)]
+        if len(shape.gpu_models) > 1:
+            found.sort(key=lambda index: (shape.gpu_models.index(devices[index].model), index))
+    return found
+
+
+def take_whole(node: Node, shape: Shape, free: list[int]) -> tuple[int, ...] | None:
+    """The whole devices for one task, or None."""
+    needed = shape.gpus
+    found = whole_devices(node, shape, free)
+    if len(found) < needed:
+        return None
+    if node.islands > 1 and len(found) > needed:
+        found = _by_island(node, found, needed)
+    return tuple(found[:needed])
+
+
+def _by_island(node: Node, found: list[int], needed: int) -> list[int]:
+    """The same devices, those to take first: one island if one is enough, the least full of those; else the fullest first."""
+    islands: dict[int, list[int]] = {}
+    for index in found:
+        islands.setdefault(node.devices[index].island, []).append(index)
+    order = sorted(islands.items(), key=lambda item: (len(item[1]), item[0]))
+    for _, members in order:
+        if len(members) >= needed:
+            return members
+    return [index for _, members in reversed(order) for index in members]
+
+
+def take_share(node: Node, shape: Shape, free: list[int], level: int | None, levels: int) -> tuple[int, ...] | None:
+    """The device for one task that shares it, or None.
+
+    With a level, only devices in use whose free part is of that level, the one with the least first; without, a device
+    that is entirely free, the first.
+    """
+    best = -1
+    for index, units in enumerate(free):
+        device = node.devices[index]
+        if units <= 0 or units < shape.units(device.memory_mib):
+            continue
+        if (shape.gpu_models or shape.gpu_memory_mib) and not fitting(node, shape, index):
+            continue
+        if level is None:
+            if units == device.units:
+                return (index,)
+        elif units != device.units and units * levels // device.units == level:
+            if best < 0 or units < free[best]:
+                best = index
+    return None if best < 0 else (best,)

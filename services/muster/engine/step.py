@@ -1,0 +1,141 @@
+"""The door of the engine: inputs in, decisions out.
+
+A cycle goes: time moves on; the inputs are folded in; then `decide`, in this order:
+
+    1. the gate, for the jobs of this cycle                      `gate`
+    2. nodes that were heard again                               `liveness`
+    3. instances to which something happened                     `lifecycle`
+    4. deadlines that have come, of nodes, attempts, nominations, and of ended jobs that leave the state
+    5. a pass over those who wait                                `passes`
+
+Each decision is folded in before the next is made. What does not fit into the cycle is decided in the next one.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from muster.cluster.check import check
+from muster.cluster.evolve import apply, begin_cycle, evolve
+from muster.cluster.state import State
+from muster.engine import lifecycle, liveness
+from muster.engine.emit import Emitter
+from muster.engine.gate import gate
+from muster.engine.passes import Pass
+from muster.engine.place import Placer
+from muster.events.base import Event
+from muster.events.decisions import JobRejected, JobsForgotten, NominationEnded
+from muster.events.operations import Policy
+from muster.events.record import Cycle
+
+
+class Engine:
+    """The state of a cell and the rules that move it. Everything but the state is a cache."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._placer: Placer | None = None
+        self._policy: Policy | None = None
+
+    def step(
+        self, number: int, term: int, at_us: int, inputs: Sequence[Event], positions: Mapping[str, int] | None = None
+    ) -> list[Event]:
+        """One cycle: its decisions, in order. The state is then as after this cycle.
+
+        Raises:
+            BrokenInvariant: the number does not follow, time goes back, or the state is at odds with itself.
+        """
+        state = self.state
+        begin_cycle(state, number, term, at_us, None, dict(positions or {}))
+        for event in inputs:
+            evolve(state, event)
+        return self._decide()
+
+    def fold(self, cycle: Cycle) -> None:
+        """Fold a recorded cycle in, without deciding."""
+        apply(self.state, cycle)
+
+    def drop_caches(self) -> None:
+        """Forget everything that only makes a pass faster."""
+        self._placer = None
+        for waiting in self.state.pending.classes.values():
+            waiting.memo = None
+
+    def next_wake_us(self) -> int | None:
+        """When it next wants a cycle although nothing comes in; at once if the last one did not hold everything."""
+        if self.state.more:
+            return self.state.at_us
+        return self.state.timers.next_us()
+
+    def _decide(self) -> list[Event]:
+        state = self.state
+        emitter = Emitter(state)
+        for job in state.arrived:
+            reason = gate(state, job)
+            if reason:
+                emitter.emit(JobRejected(job=job.id, reason=reason))
+        if state.back:
+            self._returned(emitter)
+        self._settle(emitter)
+        if _is_due(state):
+            self._due(emitter)
+            self._settle(emitter)
+        if not emitter.full:
+            Pass(state, self._placer_for(state.policy), emitter).run()
+        emitter.close()
+        check(state.more or not (state.todo or _is_due(state)), "something was to be decided, and nothing was")
+        return emitter.decisions
+
+    def _returned(self, emitter: Emitter) -> None:
+        state = self.state
+        for row in sorted(state.back):
+            if emitter.full:
+                return
+            for decision in liveness.returned(state, state.ledger.node(row)):
+                emitter.emit(decision)
+
+    def _due(self, emitter: Emitter) -> None:
+        """Decide about every deadline that has come."""
+        state = self.state
+        due = state.timers.due(state.at_us)
+        over = [name for what, name, _ in due if what == "forget"]
+        if over and not emitter.full:
+            emitter.emit(JobsForgotten(jobs=tuple(over)))
+        for what, name, number in due:
+            if emitter.full:
+                return
+            decision: Event | None = None
+            if what == "node":
+                node = state.ledger.nodes[number] if number < len(state.ledger.nodes) else None
+                decision = liveness.due(state, node) if node is not None and node.name == name else None
+            elif what == "attempt":
+                decision = lifecycle.overdue(state, state.jobs[name].instances[number])
+            elif what == "nomination" and (name, number) in state.nominations:
+                decision = NominationEnded(job=name, instance=number, reason="deadline")
+            if decision is not None:
+                emitter.emit(decision)
+
+    def _settle(self, emitter: Emitter) -> None:
+        """Decide about every instance to which something happened, until nothing is left."""
+        state = self.state
+        while state.todo and not emitter.full:
+            for job, index in sorted(state.todo):
+                if emitter.full:
+                    return
+                instance = state.jobs[job].instances[index]
+                decision = lifecycle.next_decision(state, instance)
+                check(decision is not None, f"{job}/{index} is to be decided about, and there is nothing to decide")
+                while decision is not None:
+                    emitter.emit(decision)
+                    decision = lifecycle.next_decision(state, instance)
+
+    def _placer_for(self, policy: Policy) -> Placer:
+        if self._placer is None or self._policy is not policy:
+            self._placer = Placer(self.state)
+            self._policy = policy
+            for waiting in self.state.pending.classes.values():
+                waiting.memo = None
+        return self._placer
+
+
+def _is_due(state: State) -> bool:
+    soonest = state.timers.next_us()
+    return soonest is not None and soonest <= state.at_us
