@@ -1,0 +1,268 @@
+"""Why is my job pending? Computed from the state of any cycle, with all numbers; nothing of it is recorded.
+
+The nodes are told apart by the first thing that keeps a task off each: the filters of the policy in their order, then what
+is not free. Nothing here decides; asking changes nothing.
+"""
+
+import msgspec
+
+from muster.cluster.evolve_nodes import broken_place
+from muster.cluster.jobs import TERMINAL, Instance
+from muster.cluster.nodes import Node
+from muster.cluster.shapes import Shape
+from muster.cluster.state import State
+from muster.engine.nodeindex import rows_of
+from muster.engine.place import Placer
+from muster.engine.preempt import may_be_victim
+from muster.engine.room import fitting
+from muster.engine.rows import devices_for
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps a group off some of the nodes."""
+
+    group: str
+    code: str
+    nodes: int
+    text: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: `summary` is one sentence; `lines` say it all, for a person."""
+
+    job: str
+    instance: int
+    phase: str
+    cycle: int
+    queue: str
+    position: int
+    """How many pending instances go before it; -1 where it does not wait."""
+    nodes: int
+    reasons: tuple[Reason, ...]
+    never: bool
+    """No node here could ever hold one task of some group, even with nothing on it."""
+    summary: str
+    lines: tuple[str, ...]
+
+
+def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = None) -> Explanation:
+    """Why the instance is where it is.
+
+    Raises:
+        KeyError: the state does not know the job, or it has no such instance.
+    """
+    job = state.jobs[job_id]
+    if index >= len(job.instances):
+        raise KeyError(f"job {job_id} has {len(job.instances)} instances, numbered from 0")
+    instance = job.instances[index]
+    if instance.phase != "pending":
+        return _answer(state, instance, (), False, _not_pending(state, instance), ())
+    placer = placer or Placer(state)
+    registered = state.ledger.registered.bit_count()
+    reasons: list[Reason] = []
+    lines: list[str] = []
+    never = False
+    if instance.not_before_us > state.at_us:
+        wait_s = (instance.not_before_us - state.at_us + 999_999) // 1_000_000
+        lines.append(f"it backs off for {wait_s} s more after start failure {instance.start_failures} ({instance.reason})")
+    nomination = state.nominations.get(instance.key)
+    if nomination is not None:
+        still = [attempt for attempt in nomination.victims if attempt.held]
+        where = ", ".join(dict.fromkeys([state.ledger.node(p.row).name for p in nomination.placements]))
+        why = broken_place(nomination)
+        lines.append(f"it is nominated on {where} and waits for {len(still)} victims to stop{f' ({why})' if why else ''}")
+    for name, group in zip([g.name for g in job.request.groups], range(len(job.gang.shapes)), strict=True):
+        shape = job.gang.shapes[group]
+        found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
+        never = never or (registered > 0 and not _ever(state, placer, shape))
+        if passing:
+            found += _unfree(state, shape, name, passing)
+        reasons += found
+        text = ", ".join([f"{reason.nodes} {reason.text}" for reason in found])
+        needed = f"{job.gang.counts[group]} x {_wants(shape)}"
+        title = f"group {name} ({needed})" if len(job.gang.shapes) > 1 else needed
+        lines.append(f"{title}: {registered} nodes: {text}" if text else f"{title}: {registered} nodes")
+    if not job.gang.single and not any(reason.code in ("not-ready", "no-nodes") for reason in reasons) and not never:
+        lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
+    lines.append(_about_preemption(state, instance))
+    return _answer(state, instance, tuple(reasons), never, "", tuple(lines))
+
+
+def _answer(
+    state: State, instance: Instance, reasons: tuple[Reason, ...], never: bool, summary: str, lines: tuple[str, ...]
+) -> Explanation:
+    job = instance.job
+    position = _position(state, instance)
+    if not summary:
+        total = state.ledger.registered.bit_count()
+        if not total:
+            summary = "pending: no node is registered"
+        elif never:
+            summary = f"pending: no node here can ever hold it; {lines[0] if lines else ''}".rstrip("; ")
+        else:
+            summary = f"pending, {position} before it in queue {job.queue}; {lines[0]}"
+    return Explanation(
+        job=job.id,
+        instance=instance.index,
+        phase=instance.phase,
+        cycle=state.number,
+        queue=job.queue,
+        position=position,
+        nodes=state.ledger.registered.bit_count(),
+        reasons=reasons,
+        never=never,
+        summary=summary,
+        lines=(f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,),
+    )
+
+
+def _not_pending(state: State, instance: Instance) -> str:
+    attempt = instance.attempt
+    if attempt is None or instance.phase in TERMINAL:
+        why = f" ({instance.reason})" if instance.reason else ""
+        return f"{instance.phase}{why}" + (f", exit {instance.code}" if instance.code else "")
+    nodes = ", ".join(dict.fromkeys([task.node.name for _, task in sorted(attempt.tasks.items())][:8]))
+    if instance.phase == "starting":
+        return f"starting on {nodes}: {attempt.ready} of {len(attempt.tasks)} tasks are ready"
+    if instance.phase == "stopping":
+        by = f" for {attempt.by[0]}/{attempt.by[1]}" if attempt.by else ""
+        return f"stopping ({attempt.stop_reason}{by}): {attempt.held} tasks still hold their places"
+    if attempt.degraded_until_us:
+        left_s = (attempt.degraded_until_us - state.at_us) // 1_000_000
+        return f"running degraded on {nodes}: {attempt.held} of {len(attempt.tasks)} tasks; {left_s} s to be refilled"
+    return f"running on {nodes}"
+
+
+def _position(state: State, instance: Instance) -> int:
+    if instance.phase != "pending":
+        return -1
+    job = instance.job
+    before = 0
+    for waiting in state.pending.classes.values():
+        if waiting.queue == job.queue and waiting.priority > job.priority:
+            before += waiting.count
+        elif waiting.queue == job.queue and waiting.priority == job.priority:
+            before += sum([place < instance.place and other.waits is waiting for place, other in waiting.heap])
+    return before
+
+
+def _wants(shape: Shape) -> str:
+    parts = []
+    if shape.gpus:
+        parts.append(f"{shape.gpus} GPUs")
+    if shape.gpu_milli:
+        parts.append(f"{shape.gpu_milli}/1000 of a GPU")
+    if shape.gpu_memory_mib:
+        parts.append(f"{shape.gpu_memory_mib} MiB of GPU memory")
+    parts.append(f"{shape.cpu_milli} milli-CPU")
+    parts.append(f"{shape.memory_mib} MiB")
+    return " ".join([", ".join(parts), *([f"on {' or '.join(shape.gpu_models)}"] if shape.gpu_models else [])])
+
+
+def _filtered(state: State, placer: Placer, shape: Shape, group: str, avoided: int) -> tuple[list[Reason], int]:
+    """What the filters say, and the rows that pass."""
+    placer.cache.of(shape)
+    among = state.ledger.registered
+    reasons = []
+    if not among:
+        return [Reason(group=group, code="no-nodes", nodes=0, text="no node is registered")], 0
+    for each in placer.cache.filters:
+        passing = each.passes(placer.cache.index, shape, among)
+        lost = (among & ~passing).bit_count()
+        if lost:
+            reasons.append(Reason(group=group, code=each.code, nodes=lost, text=each.sentence(shape)))
+        among = passing
+    lost = (among & avoided).bit_count()
+    if lost:
+        reasons.append(Reason(group=group, code="avoided", nodes=lost, text="failed to start this job before"))
+    return reasons, among & ~avoided
+
+
+def _ever(state: State, placer: Placer, shape: Shape) -> bool:
+    """Whether some node, were it ready and nothing on it, could hold one task."""
+    among = state.ledger.registered
+    for each in placer.cache.filters:
+        if each.code != "not-ready":
+            among = each.passes(placer.cache.index, shape, among)
+    return bool(among)
+
+
+def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
+    """What is not free on the nodes that pass: the first of GPUs, CPU, memory, disk, task slots that is short."""
+    short: dict[str, int] = {}
+    most: dict[str, int] = {}
+    would = 0
+    for row in rows_of(passing):
+        node = state.ledger.node(row)
+        amounts = (
+            ("gpu", _devices_short(node, shape, row, state), _free_devices(node, shape)),
+            ("cpu", node.cpu_free < shape.cpu_milli, node.cpu_free),
+            ("memory", node.memory_free < shape.memory_mib, node.memory_free),
+            ("disk", node.disk_free < shape.disk_mib, node.disk_free),
+            ("slots", node.tasks_free < 1, node.tasks_free),
+        )
+        for code, is_short, free in amounts:
+            if is_short:
+                short[code] = short.get(code, 0) + 1
+                most[code] = max(most.get(code, 0), free)
+                break
+        else:
+            would += 1
+    reasons = [
+        Reason(group=group, code=code, nodes=nodes, text=_short_text(code, shape, most[code]))
+        for code, nodes in sorted(short.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    if would:
+        reasons.append(Reason(group=group, code="fits", nodes=would, text="could take one task now"))
+    return reasons
+
+
+def _devices_short(node: Node, shape: Shape, row: int, state: State) -> bool:
+    return shape.needs_device and devices_for(node.device_free, shape, row, state) is None
+
+
+def _free_devices(node: Node, shape: Shape) -> int:
+    """For whole devices how many are free; for a share the largest free part, in thousandths or in MiB."""
+    devices = [index for index, units in enumerate(node.device_free) if units > 0 and fitting(node, shape, index)]
+    if shape.gpus:
+        return sum([node.device_free[index] == node.devices[index].units for index in devices])
+    if shape.gpu_milli:
+        return max([0, *[node.device_free[index] * 1000 // node.devices[index].units for index in devices]])
+    return max([0, *[node.device_free[index] // 1000 for index in devices]])
+
+
+def _short_text(code: str, shape: Shape, most: int) -> str:
+    if code == "gpu" and shape.gpus:
+        return f"too few GPUs free (needs {shape.gpus}, most free {most})"
+    if code == "gpu" and shape.gpu_milli:
+        return f"too little of a GPU free (needs {shape.gpu_milli}/1000, most free {most}/1000)"
+    if code == "gpu":
+        return f"too little GPU memory free (needs {shape.gpu_memory_mib} MiB, most free {most} MiB)"
+    if code == "cpu":
+        return f"too little CPU free (needs {shape.cpu_milli} milli-CPU, most free {most})"
+    if code == "memory":
+        return f"too little memory free (needs {shape.memory_mib} MiB, most free {most})"
+    if code == "disk":
+        return f"too little disk free (needs {shape.disk_mib} MiB, most free {most})"
+    return "no task slot free"
+
+
+def _about_preemption(state: State, instance: Instance) -> str:
+    """Whether others could be preempted for it, and how many."""
+    if not state.policy.preemption:
+        return "preemption: off in the policy"
+    job = instance.job
+    victims = 0
+    protected = 0
+    for other in state.jobs.values():
+        if other.open and other.queue == job.queue and other.priority < job.priority:
+            for each in other.instances:
+                if each.attempt is not None:
+                    if may_be_victim(state, each.attempt, job):
+                        victims += 1
+                    else:
+                        protected += 1
+    if not victims and not protected:
+        return f"preemption: nothing of a priority below {job.priority} runs in queue {job.queue}"
+    kept = f"; {protected} of lower priority may not be (not preemptible, just started, or stopping already)" if protected else ""
+    return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{kept}"
