@@ -35,7 +35,10 @@ def find_job(state: State, text: str) -> Job:
     if len(fitting) == 1:
         return state.jobs[fitting[0]]
     if fitting:
-        at = state.number
+        raise Failure(
+            f"{len(fitting)} jobs have ids that begin with {text!r}, such as {fitting[0]} and {fitting[1]}: give more of it"
+        )
+    at = state.number
     raise Failure(
         f"no job at cycle {at} has {text!r} as its id, the beginning of it or its name: `muster at LOG {at} jobs` lists them"
     )

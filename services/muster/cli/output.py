@@ -13,7 +13,6 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 OK = 0
 FOUND = 1
@@ -47,13 +46,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table without frames, as wide as it needs to be where the output is no terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    (console if console.is_terminal else Console(width=200)).print(table)
+    """Columns as wide as their widest cell, nothing cut off and nothing wrapped."""
+    lines = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for number, line in enumerate(lines):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        console.print(text, style="bold" if number == 0 else "", markup=False, highlight=False, soft_wrap=True)
 
 
 def instant(at_us: int) -> str:

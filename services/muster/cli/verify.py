@@ -28,10 +28,10 @@ def verify(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
         print_json({"summary": summary, "violations": violations})
         return FOUND if violations else OK
     for violation in violations[:SHOWN]:
-        print(violation)
+        print(f"cycle {violation.cycle}, decision {violation.index}: {violation.rule}: {violation.text}")
     if len(violations) > SHOWN:
         print(f"and {len(violations) - SHOWN} more; --json gives all")
-    counts = [f"{getattr(summary, name)} {name}" for name in ("bindings", "placements", "starts", "preemptions", "stops", "ends")]
-    print(f"{summary.decisions} decisions of {summary.cycles} cycles judged: {', '.join(counts)}")
+    counts = [f"{count} {kind}" for kind, count in sorted(summary.decisions.items())]
+    print(f"{summary.decisions.total()} decisions of {summary.cycles} cycles judged: {', '.join(counts)}")
     print(f"{len(violations)} were not legal" if violations else "every decision was legal")
     return FOUND if violations else OK

@@ -1,0 +1,69 @@
+"""The demo as a program: plays it, looks at what is left, says what that proved. Exit status 0 only if all held.
+
+`MUSTER_DEMO_PLANT` puts one fault in on purpose, which must then be found and named, with exit status 1.
+`MUSTER_DEMO_SPEED` is how many seconds of log time pass in one; 0 is as fast as it goes.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from muster.simulator.demo.checks import Check, check
+from muster.simulator.demo.play import Play
+from muster.simulator.demo.table import Screen
+
+PLANTS = ("double-start", "lost-job", "altered-log", "no-preempt")
+SPEED = 12
+
+
+def main() -> int:
+    """Play, check, say."""
+    console = Console()
+    plant = os.environ.get("MUSTER_DEMO_PLANT", "")
+    if plant and plant not in PLANTS:
+        console.print(f"MUSTER_DEMO_PLANT is {plant!r}; known are {', '.join(PLANTS)}", style="red", markup=False)
+        return 2
+    speed = int(os.environ.get("MUSTER_DEMO_SPEED", str(SPEED)))
+    folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
+    begun = time.monotonic()
+    if plant:
+        console.print(f"planted: {plant}", style="bold yellow")
+    with Screen(console) as screen:
+        evidence = Play(folder, screen, plant, speed).run()
+    console.print()
+    checks = check(evidence)
+    for found in checks:
+        _say(console, found)
+    if len(checks) == 1:
+        console.print("          nothing else was looked at: what is not whole proves nothing", style="red", highlight=False)
+    faults = sorted({found.fault for found in checks if found.problems})
+    console.print()
+    if faults:
+        console.print(f"FAILED: {', '.join(faults)}", style="bold red", highlight=False)
+    else:
+        took_s = time.monotonic() - begun
+        console.print(
+            f"All held, in {took_s:.0f} s. The log is in {folder}: try", style="bold green", highlight=False, soft_wrap=True
+        )
+        console.print(f"  .venv/bin/muster log {folder} --type InstancePreempted", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster at {folder} 60 nodes", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster explain {folder} mistake --at 60", highlight=False, soft_wrap=True)
+    return 1 if faults else 0
+
+
+def _say(console: Console, found: Check) -> None:
+    if not found.problems:
+        console.print(f"  held    {found.text}", style="green", highlight=False, markup=False, soft_wrap=True)
+        return
+    for problem in found.problems[:5]:
+        console.print(f"  FAULT   {found.fault}: {problem}", style="bold red", highlight=False, markup=False, soft_wrap=True)
+    if len(found.problems) > 5:
+        console.print(f"          and {len(found.problems) - 5} more", style="red", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

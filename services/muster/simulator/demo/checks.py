@@ -1,0 +1,209 @@
+"""What the demo proves. Each check looks at what is there afterwards: the log's file, and what others remember.
+
+The others are the producers (which submissions were acknowledged) and the agents (what they really ran, and when). A check
+that finds something names the fault; where a plant was put in, this is the name that must come out.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from muster.events.codec import open_envelope
+from muster.events.record import Cycle
+from muster.log.errors import LogError
+from muster.log.fsck import fsck
+from muster.log.reader import read_admitted
+from muster.replay.audit import audit
+from muster.simulator.demo.cluster import Ran
+from muster.simulator.demo.history import History
+from muster.simulator.demo.scene import WORK
+from muster.verify import verify
+
+
+class Evidence(msgspec.Struct):
+    """What is there once the demo has been played."""
+
+    folder: Path
+    accepted: dict[str, str]
+    """Name by id of each submission that was acknowledged to its producer."""
+    ran: list[Ran]
+    statuses: list[int]
+    """Exit status of each scheduler process, in order."""
+    recovered: int
+    """Cycles that the second one read from the log."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """What was looked at: what it proved, or the fault by its name and what is wrong."""
+
+    fault: str
+    text: str
+    problems: tuple[str, ...] = ()
+
+
+def check(evidence: Evidence) -> list[Check]:
+    """Look at everything. Where the log itself is no longer whole, nothing it says is looked at."""
+    whole = _log_is_whole(evidence)
+    if whole.problems:
+        return [whole]
+    cycles = [open_envelope(envelope) for envelope, _ in read_admitted(evidence.folder)]
+    history = History().read(cycles)
+    looks: tuple[Callable[[Evidence, History], Check], ...] = (
+        _scheduler_was_killed,
+        _no_job_is_lost,
+        _nothing_ran_twice,
+        _somebody_was_preempted,
+        _loss_was_survived,
+        _all_ended_as_expected,
+    )
+    return [whole, *(look(evidence, history) for look in looks), _audited(evidence), _verified(cycles)]
+
+
+def _log_is_whole(evidence: Evidence) -> Check:
+    try:
+        found = fsck(evidence.folder)
+    except LogError as error:
+        return Check("altered-log", "fsck", (str(error),))
+    if found.halt is not None:
+        return Check("altered-log", "fsck", (f"the log halts after cycle {found.halt.number}: {found.halt.reason}",))
+    return Check("altered-log", f"fsck: {found.admitted} cycles, numbers and digests whole, {len(found.terms)} terms")
+
+
+def _audited(evidence: Evidence) -> Check:
+    audited = audit(evidence.folder)
+    return Check("not-deterministic", f"audit: {audited}", tuple(audited.difference.lines()) if audited.difference else ())
+
+
+def _verified(cycles: list[Cycle]) -> Check:
+    violations = verify(cycles)
+    decisions = sum(len(cycle.decisions) for cycle in cycles)
+    return Check(
+        "not-legal", f"verify: each of {decisions} decisions was legal, says a second judge", tuple(map(str, violations))
+    )
+
+
+def _scheduler_was_killed(evidence: Evidence, history: History) -> Check:
+    problems = []
+    if evidence.statuses[:1] != [-9]:
+        problems.append(f"the first scheduler ended with {evidence.statuses[:1]}, not by SIGKILL")
+    if history.terms != 2 or evidence.statuses[1:] != [0]:
+        problems.append(f"there were {history.terms} terms and the later schedulers ended with {evidence.statuses[1:]}")
+    if evidence.recovered == 0:
+        problems.append("the second scheduler found nothing in the log")
+    return Check(
+        "no-restart",
+        f"killed with SIGKILL and started again: it went on from {evidence.recovered} cycles of its log",
+        tuple(problems),
+    )
+
+
+def _no_job_is_lost(evidence: Evidence, history: History) -> Check:
+    problems = [
+        f"{name} was accepted and is not in the log" for job, name in evidence.accepted.items() if not history.submitted[job]
+    ]
+    problems += [f"{history.names[job]} stands in the log {count} times" for job, count in history.submitted.items() if count > 1]
+    for job, name in evidence.accepted.items():
+        for index in range(history.instances.get(job, 0)):
+            if (job, index) not in history.outcomes:
+                problems.append(f"{history.title((job, index))} never ended" if name else "")
+    return Check(
+        "lost-job",
+        f"no accepted job was lost: {len(evidence.accepted)} accepted, each in the log once and at its end",
+        tuple(problems),
+    )
+
+
+def _nothing_ran_twice(evidence: Evidence, history: History) -> Check:
+    """By the log and by what the agents ran: one attempt of an instance at a time, one process a task."""
+    problems = list(history.overlapping)
+    for key, attempts in history.attempts.items():
+        problems += [
+            f"the log starts {history.title(key)} attempt {attempt.number} {attempt.starts} times"
+            for attempt in attempts
+            if attempt.starts > 1
+        ]
+    starts: Counter[tuple[str, int, int, int]] = Counter()
+    by_instance: dict[tuple[str, int], list[Ran]] = {}
+    allowed = {(*key, attempt.number) for key, attempts in history.attempts.items() for attempt in attempts if attempt.starts}
+    for ran in evidence.ran:
+        key = (ran.job, ran.instance)
+        starts[ran.job, ran.instance, ran.attempt, ran.rank] += 1
+        by_instance.setdefault(key, []).append(ran)
+        if (ran.job, ran.instance, ran.attempt) not in allowed:
+            problems.append(f"{ran.node} ran {history.title(key)} attempt {ran.attempt}, which the log never started")
+    for (job, instance, attempt, rank), count in starts.items():
+        if count > 1:
+            problems.append(f"the agents ran {history.title((job, instance))} attempt {attempt} rank {rank} {count} times")
+    for key, runs in by_instance.items():
+        problems += _overlaps(history.title(key), runs)
+    text = f"nothing ran twice: {len(evidence.ran)} processes on the agents, one for each task of {len(allowed)} started attempts"
+    return Check("double-start", text, tuple(problems))
+
+
+def _overlaps(title: str, runs: list[Ran]) -> list[str]:
+    """Attempts of one instance of which a process still ran when a later one's began."""
+    problems = []
+    last: dict[int, int] = {}
+    first: dict[int, int] = {}
+    for ran in runs:
+        first[ran.attempt] = min(first.get(ran.attempt, ran.started_us), ran.started_us)
+        last[ran.attempt] = max(last.get(ran.attempt, 0), ran.started_us if ran.ended_us is None else ran.ended_us)
+    for earlier in sorted(last):
+        for later in sorted(first):
+            if later > earlier and first[later] < last[earlier]:
+                problems.append(f"{title}: attempt {later} ran while attempt {earlier} did")
+    return problems
+
+
+def _somebody_was_preempted(evidence: Evidence, history: History) -> Check:
+    victims = {
+        key: attempt for key, attempts in history.attempts.items() for attempt in attempts if attempt.preempted_by == "urgent"
+    }
+    problems = [] if victims else ["urgent preempted nobody"]
+    urgent = history.of("urgent")
+    if len(urgent) != 1 or not urgent[0].starts:
+        problems.append("urgent did not run at its first attempt")
+    for key, attempt in victims.items():
+        if not any(later.number > attempt.number and later.starts for later in history.attempts[key]):
+            problems.append(f"{history.title(key)} was preempted and never came back")
+    return Check(
+        "no-preempt", f"urgent preempted {len(victims)} instances of lower priority, and all of them came back", tuple(problems)
+    )
+
+
+def _loss_was_survived(evidence: Evidence, history: History) -> Check:
+    """A node was lost and a GPU failed: what ran there went on elsewhere, and nothing new was put there."""
+    problems = []
+    if len(history.lost_nodes) != 1:
+        problems.append(f"{len(history.lost_nodes)} nodes were lost, not 1")
+    if len(history.failed_devices) != 1:
+        problems.append(f"{len(history.failed_devices)} GPUs failed, not 1")
+    reasons = [attempt.reason for attempt in history.of("pretrain") if attempt.then == "pending"]
+    problems += [
+        f"no attempt of pretrain ended with {reason}" for reason in ("node-lost", "device-failed") if reason not in reasons
+    ]
+    for (node, uuid), at_us in history.failed_devices.items():
+        place = (node, history.devices[node].index(uuid))
+        used = [
+            history.title(key)
+            for key, attempts in history.attempts.items()
+            for a in attempts
+            if a.bound_us > at_us and place in a.places
+        ]
+        problems += [f"{title} was put on the failed GPU" for title in used]
+    attempts = len(history.of("pretrain"))
+    text = f"a node was lost and a GPU failed: pretrain went on elsewhere as a whole gang, in attempt {attempts}"
+    return Check("not-survived", text, tuple(problems))
+
+
+def _all_ended_as_expected(evidence: Evidence, history: History) -> Check:
+    expected = {work.name: work.ends for work in WORK}
+    problems = []
+    for (job, index), outcome in history.outcomes.items():
+        if outcome != expected[history.names[job]]:
+            problems.append(f"{history.title((job, index))} ended as {outcome}, not {expected[history.names[job]]}")
+    counts = Counter(history.outcomes.values())
+    text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    return Check("wrong-end", f"every instance of {len(expected)} jobs ended as it should: {text}", tuple(problems))

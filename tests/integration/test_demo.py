@@ -1,0 +1,53 @@
+"""`make demo` with real processes: the clean run holds, and each plant is found, named, and exit status 1."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.cli.main import run
+
+
+def demo(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The demo as fast as it goes, with its log under `folder`."""
+    return subprocess.run(
+        [sys.executable, "-m", "muster.simulator.demo"],
+        env={**os.environ, "MUSTER_DEMO_SPEED": "0", "TMPDIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def faults(output: str) -> set[str]:
+    return set(re.findall(r"^  FAULT   ([a-z-]+):", output, re.MULTILINE))
+
+
+def test_the_clean_run_holds_and_its_log_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = demo(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert faults(result.stdout) == set()
+    assert result.stdout.count("\n  held    ") == 9
+    assert "killed with SIGKILL and started again" in result.stdout
+    (folder,) = tmp_path.iterdir()
+    for command in ("audit", "verify", "fsck"):
+        assert run([command, str(folder)]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("plant", ["double-start", "lost-job", "altered-log", "no-preempt"])
+def test_a_plant_is_found_and_named(tmp_path: Path, plant: str) -> None:
+    result = demo(tmp_path, MUSTER_DEMO_PLANT=plant)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert faults(result.stdout) == {plant}
+    assert result.stdout.rstrip().endswith(f"FAILED: {plant}")
+
+
+def test_an_unknown_plant_is_refused(tmp_path: Path) -> None:
+    result = demo(tmp_path, MUSTER_DEMO_PLANT="no-such-plant")
+    assert result.returncode == 2
+    assert "known are double-start" in result.stdout
