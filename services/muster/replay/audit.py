@@ -6,6 +6,7 @@ the audit ends there. Whether a decision was *legal* is another question: `muste
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from muster.events.base import Event
 from muster.events.codec import encode_entry, open_envelope
 from muster.events.record import Cycle
 from muster.log.reader import read_admitted
-from muster.replay.travel import Records, state_at
+from muster.replay.travel import Records, fold_to
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +58,24 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     decisions: int
     difference: Difference | None
 
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return self.difference.lines()[0]
+        return f"{self.cycles} cycles with {self.inputs} inputs decided again: {self.decisions} decisions, none differs"
 
-def audit(records: Callable[[], Records], engine: Callable[[State], Engine] = Engine) -> Audited:
-    """Decide again what `records()` yields. It is called a second time to find the state before a difference.
+
+def audit(
+    log: str | Path | Callable[[], Records], cell: str | None = None, engine: Callable[[State], Engine] = Engine
+) -> Audited:
+    """Decide every cycle again.
+
+    `log` is the folder or the file of a log, or a function that yields admitted records from the first; it is called a
+    second time to find the state before a difference.
 
     Raises:
         LogError: the log cannot be read.
     """
+    records = log if callable(log) else partial(read_admitted, log, cell)
     judge: Engine | None = None
     cycles = terms = inputs = decisions = 0
     difference: Difference | None = None
@@ -81,7 +93,7 @@ def audit(records: Callable[[], Records], engine: Callable[[State], Engine] = En
                 index=index,
                 recorded=cycle.decisions,
                 decided=decided,
-                before=state_at(records(), cycle.number - 1) if cycle.number > 1 else State(cycle.cell),
+                before=fold_to(records(), cycle.number - 1) if cycle.number > 1 else State(cycle.cell),
             )
             break
         cycles += 1
@@ -89,15 +101,6 @@ def audit(records: Callable[[], Records], engine: Callable[[State], Engine] = En
         inputs += len(cycle.inputs)
         decisions += len(cycle.decisions)
     return Audited(cycles=cycles, terms=terms, inputs=inputs, decisions=decisions, difference=difference)
-
-
-def audit_log(place: str | Path, cell: str | None = None) -> Audited:
-    """Audit the log at `place`: its folder or its file.
-
-    Raises:
-        LogError: the log cannot be read.
-    """
-    return audit(lambda: read_admitted(place, cell))
 
 
 def _compare(judge: Engine, cycle: Cycle) -> tuple[int, str, tuple[Event, ...]] | None:

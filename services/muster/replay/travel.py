@@ -28,43 +28,29 @@ def states(records: Records) -> Iterator[State]:
         yield state
 
 
-def state_at(records: Records, number: int) -> State:
-    """The state after cycle `number`.
+def fold_to(records: Records, number: int | None = None) -> State:
+    """The state after cycle `number`, or after the last.
 
     Raises:
-        NoSuchCycle: the log does not have it.
+        NoSuchCycle: the records do not have it.
     """
-    last = 0
-    if number > 0:
-        for state in states(records):
-            last = state.number
-            if last == number:
-                return state
-    raise NoSuchCycle(
-        f"there is no cycle {number}: the log has the cycles 1 to {last}" if last else f"there is no cycle {number}"
-    )
+    last: State | None = None
+    for state in states(records):
+        if state.number == number:
+            return state
+        last = state
+    if last is None:
+        raise NoSuchCycle("the log is empty")
+    if number is not None:
+        raise NoSuchCycle(f"there is no cycle {number}: the log has the cycles 1 to {last.number}")
+    return last
 
 
-def state_of(place: str | Path, number: int, cell: str | None = None) -> State:
-    """The state after cycle `number` of the log at `place`.
+def state_at(place: str | Path, number: int | None = None, cell: str | None = None) -> State:
+    """The state after cycle `number`, or after the last, of the log at `place`: its folder or its file.
 
     Raises:
         NoSuchCycle: the log does not have it.
         LogError: it cannot be read.
     """
-    return state_at(read_admitted(place, cell), number)
-
-
-def newest_state(place: str | Path, cell: str | None = None) -> State:
-    """The state after the last cycle of the log at `place`.
-
-    Raises:
-        NoSuchCycle: the log is empty.
-        LogError: it cannot be read.
-    """
-    newest: State | None = None
-    for state in states(read_admitted(place, cell)):
-        newest = state
-    if newest is None:
-        raise NoSuchCycle(f"the log at {place} is empty")
-    return newest
+    return fold_to(read_admitted(place, cell), number)

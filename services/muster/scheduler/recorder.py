@@ -14,7 +14,7 @@ import msgspec
 
 from muster.cluster.state import State
 from muster.events.base import Event
-from muster.events.codec import Malformed, decode_input, digest, encode_entry
+from muster.events.codec import Malformed, decode_input, decode_report, digest, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.nodes import (
     DeviceHealthChanged,
@@ -218,7 +218,7 @@ class Recorder:
     def _report(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
         """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""
         agents = self.agents
-        report = reports.read(message.data)
+        report = decode_report(message.data)
         if message.key and message.key != report.node:
             raise Malformed(f"key: {message.key[:64]!r} is not the node {report.node!r}")
         if report.node in agents.registered:

@@ -7,16 +7,12 @@ device's health from telemetry's. It is lost with the process, and then the stat
 Not done here: judging what follows. `muster.cluster.evolve` and the engine do that.
 """
 
-import re
 from typing import Final
-
-import msgspec
 
 from muster.cluster.jobs import Attempt
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
-from muster.events.base import NAME_PATTERN, DeviceHealth, Event
-from muster.events.codec import Malformed
+from muster.events.base import DeviceHealth, Event
 from muster.events.decisions import MembersReplaced
 from muster.events.levels import NodeReport, TaskReport
 from muster.events.nodes import (
@@ -30,7 +26,6 @@ from muster.events.nodes import (
     TaskStarted,
 )
 
-REPORT_MAX_BYTES: Final = 4 * 1024 * 1024
 RETIRED_MAX: Final = 16
 """So many earlier lives of a node's name are known, so that a late report of one is told."""
 
@@ -39,9 +34,6 @@ _LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "e
 
 TaskKey = tuple[str, int, int, int]
 """Job, instance, attempt, rank."""
-
-_decode = msgspec.json.Decoder(NodeReport).decode
-_name = re.compile(NAME_PATTERN).fullmatch
 
 
 class Agent:
@@ -94,11 +86,7 @@ class Agents:
         return agent is not None and agent.boot == report.boot and report.sequence < agent.sequence
 
     def differences(self, state: State, report: NodeReport) -> list[Event]:
-        """The inputs that lead from the state to what the report says. Changes nothing.
-
-        Raises:
-            Malformed: the node cannot be registered so.
-        """
+        """The inputs that lead from the state to what the report says. Changes nothing."""
         node = registered(state, report.node)
         if node is None or node.uid != report.uid:
             return [] if report.spec is None else self._arrival(report, report.spec)
@@ -207,20 +195,6 @@ class Agents:
         return joined
 
 
-def read(data: bytes) -> NodeReport:
-    """A report from its bytes.
-
-    Raises:
-        Malformed: what is wrong, naming the field.
-    """
-    if len(data) > REPORT_MAX_BYTES:
-        raise Malformed(f"the report has {len(data)} bytes; at most {REPORT_MAX_BYTES} are taken")
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"NodeReport: {error}") from None
-
-
 def registered(state: State, name: str) -> Node | None:
     """The node that has this name now."""
     row = state.node_rows.get(name)
@@ -228,11 +202,6 @@ def registered(state: State, name: str) -> Node | None:
 
 
 def _registration(report: NodeReport, spec: NodeSpec) -> NodeRegistered:
-    if not _name(report.node):
-        raise Malformed(f"node: {report.node[:64]!r} is no name")
-    uuids = dict.fromkeys([device.uuid for device in spec.devices])
-    if len(uuids) != len(spec.devices):
-        raise Malformed("spec.devices: one uuid stands twice")
     return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec)
 
 

@@ -1,0 +1,145 @@
+"""A snapshot is believed only where it agrees with itself and with the log."""
+
+from pathlib import Path
+
+import pytest
+
+from muster.cluster import snapshot
+from muster.events.codec import digest
+from muster.log.memory import MemoryBroker, MemoryLog
+from muster.scheduler.core import Core
+from muster.scheduler.recovery import recover
+from muster.scheduler.snapshots import Snapshots
+from tests.simulation.small_world import CELL, job_id, report, spec, submission
+from tests.unit.scheduler.driving import JOBS, NODES, Driver
+
+
+def history(tmp_path: Path) -> tuple[Driver, MemoryLog, Path]:
+    """A log of some cycles, and a snapshot in the middle of it."""
+    driver = Driver()
+    driver.put(NODES, report("n1", spec=spec("n1")))
+    driver.turn()
+    for number in range(3):
+        driver.put(JOBS, submission(job_id(number)))
+        driver.turn(after_s=1)
+    core = driver.core
+    path = Snapshots(tmp_path, CELL).write(core.state, core.head, len(driver.records))
+    for number in range(3, 6):
+        driver.put(JOBS, submission(job_id(number)))
+        driver.turn(after_s=1)
+    broker = MemoryBroker()
+    broker.records = driver.records
+    return driver, MemoryLog(broker), path
+
+
+async def folded(log: MemoryLog, tmp_path: Path, driver: Driver) -> int:
+    """How many cycles recovery folds; the state must be that of the log."""
+    recovered = await recover(log, CELL, Snapshots(tmp_path, CELL))
+    assert snapshot.digest(recovered.core.state) == snapshot.digest(driver.core.state)
+    assert recovered.core.head == driver.core.head
+    assert recovered.position == len(driver.records)
+    return recovered.folded
+
+
+async def test_recovery_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+    driver, log, _ = history(tmp_path)
+    assert await folded(log, tmp_path, driver) == 3
+
+
+async def test_without_a_snapshot_the_whole_log_is_folded(tmp_path: Path) -> None:
+    driver, log, path = history(tmp_path)
+    path.unlink()
+    assert await folded(log, tmp_path, driver) == len(driver.records)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 64, 65, 200, -1])
+async def test_a_torn_snapshot_is_dropped(tmp_path: Path, cut: int) -> None:
+    driver, log, path = history(tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert await folded(log, tmp_path, driver) == len(driver.records)
+    assert not path.exists()
+
+
+async def test_a_snapshot_with_any_bit_altered_is_dropped(tmp_path: Path) -> None:
+    driver, log, path = history(tmp_path)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 60)):
+        altered = bytearray(whole)
+        altered[at] ^= 1
+        path.write_bytes(bytes(altered))
+        assert await folded(log, tmp_path, driver) == len(driver.records), at
+        assert not path.exists()
+
+
+async def test_a_snapshot_ahead_of_the_log_is_dropped(tmp_path: Path) -> None:
+    driver, log, path = history(tmp_path)
+    later = Driver(driver.core)
+    later.put(JOBS, submission(job_id(9)))
+    later.turn()
+    records = driver.records[:]
+    ahead = Snapshots(tmp_path, CELL).write(later.core.state, later.core.head, len(records) + len(later.records))
+    core = Core(CELL)
+    for data in records:
+        core.follow(data)
+    recovered = await recover(log, CELL, Snapshots(tmp_path, CELL))
+    assert snapshot.digest(recovered.core.state) == snapshot.digest(core.state)
+    assert recovered.folded == 3, "the older one is used"
+    assert not ahead.exists()
+    assert path.exists()
+
+
+async def test_a_snapshot_of_another_log_is_dropped(tmp_path: Path) -> None:
+    driver, _, path = history(tmp_path)
+    other = Driver()
+    for _ in range(8):
+        other.put(JOBS, b"malformed")
+        other.turn()
+    broker = MemoryBroker()
+    broker.records = other.records
+    assert await folded(MemoryLog(broker), tmp_path, other) == len(other.records)
+    assert not path.exists()
+    assert driver.core.head != other.core.head
+
+
+async def test_a_snapshot_of_another_schema_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, log, path = history(tmp_path)
+    monkeypatch.setattr(snapshot, "SCHEMA", snapshot.SCHEMA + 1)
+    recovered = await recover(log, CELL, Snapshots(tmp_path, CELL))
+    assert recovered.folded == len(driver.records)
+    assert not path.exists()
+
+
+async def test_a_state_that_does_not_have_its_digest_is_dropped(tmp_path: Path) -> None:
+    """All digests of the file are right, and yet the state is another than the header says."""
+    driver, log, path = history(tmp_path)
+    state = driver.core.state
+    core = Core(CELL)
+    for data in driver.records[:-3]:
+        core.follow(data)
+    state.number = core.head.number
+    assert Snapshots(tmp_path, CELL).write(state, core.head, len(driver.records) - 3) == path
+    content = path.read_bytes().partition(b"\n")[2]
+    header = content.partition(b"\n")[0]
+    honest = snapshot.digest(core.state).encode()
+    assert honest not in header
+    state.number = driver.core.head.number
+    forged = content.replace(snapshot.digest(state).encode(), honest).replace(header[-66:-2], honest)
+    path.write_bytes(digest(forged).encode() + b"\n" + forged)
+    assert await folded(log, tmp_path, driver) == len(driver.records)
+
+
+def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
+    driver = Driver()
+    snapshots = Snapshots(tmp_path, CELL, every=2)
+    written = []
+    for number in range(5):
+        driver.put(JOBS, submission(job_id(number)))
+        driver.turn()
+        if snapshots.due(driver.core.head.number):
+            written.append(snapshots.write(driver.core.state, driver.core.head, len(driver.records)))
+    (tmp_path / "main-2-0000000000000009-0123456789abcdef.snapshot").write_bytes(b"of another cell")
+    assert len(written) == 3
+    left = sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("main-2"))
+    assert left == sorted(path.name for path in written[1:])
+    assert str(driver.core.head.number).zfill(16) in left[1]
+    assert driver.core.head.digest[:16] in left[1]
