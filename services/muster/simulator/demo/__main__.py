@@ -50,14 +50,14 @@ def main() -> int:
             f"All held, in {took_s:.0f} s. The log is in {folder}: try", style="bold green", highlight=False, soft_wrap=True
         )
         console.print(f"  .venv/bin/muster log {folder} --type InstancePreempted", highlight=False, soft_wrap=True)
-        console.print(f"  .venv/bin/muster at {folder} 60 nodes", highlight=False, soft_wrap=True)
-        console.print(f"  .venv/bin/muster explain {folder} mistake --at 60", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster at {folder} 30 nodes", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster explain {folder} mistake --at 30", highlight=False, soft_wrap=True)
     return 1 if faults else 0
 
 
 def _say(console: Console, found: Check) -> None:
     if not found.problems:
-        console.print(f"  held    {found.text}", style="green", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  held    {found.text}", style="green", highlight=False, markup=False, soft_wrap=not console.is_terminal)
         return
     for problem in found.problems[:5]:
         console.print(f"  FAULT   {found.fault}: {problem}", style="bold red", highlight=False, markup=False, soft_wrap=True)
