@@ -1,0 +1,394 @@
+"""The second judge: was every decision that stands in the log a legal one?
+
+It folds inputs and decisions into its own plain `World` and asks of each decision whether it was allowed where it stands,
+not whether it was the best, nor whether one is missing. What it finds it reports, and then folds the decision all the
+same, as every reader of the log does. The rules, by the names they are reported under:
+
+    time        numbers are dense, terms rise with a `TermStarted` and only then, `at_us` never goes back
+    bounds      no more inputs, decisions, placements and deferrals in a cycle than the policy says
+    kind        inputs stand among the inputs, decisions among the decisions
+    unknown     a decision names a job, instance, node or nomination that is there
+    terminal    nothing is decided about what is over; what is cancelled is not bound
+    attempt     attempts count 1, 2, 3 ...; an instance has one at a time; a decision names the current one
+    too-early   not bound before `not_before_us`
+    gang        ranks valid, once, the first of their group; each group between its min and its count
+    node        the node is there, heard, not cordoned, drained, fenced, quarantined or avoided; taints and selector
+    device      as many as asked for, distinct, present, healthy, of a model and memory that will do
+    capacity    a placement never takes what is held or foreign
+    nomination  nor what is kept for somebody whom the asker does not outrank; what is kept fits once its victims are gone;
+                it ends for a reason that is so, before its instance is bound or over
+    preemption  victim preemptible, of strictly lower priority in the same queue, past `min_runtime_us`, given its grace;
+                the beneficiary is nominated in the same cycle with it as victim
+    minimal     had any one victim been left where it is, something of the nominated places would be missing
+    started     every member that has not exited is ready
+    held        an attempt ends when nothing is held for it any more
+    outcome     finished: all tasks that decide exited with 0; cancelled: somebody asked; failed: by the job's own doing with
+                no retry left, or past its time limit; otherwise pending
+    retries     the job's own failures are charged, nothing else is, and no more than `max_retries` are tried again
+    stop        the reason of an order to stop is a fact; it comes once; the kill is not before the order
+    degraded    a member is held to be lost, or replaced, only where one is lost
+    liveness    silent, lost and returned follow from when the node was heard
+    quarantine  only after as many silences as the policy says, and not ended before its time
+    forgotten   a job is forgotten when it has been over for `forget_after_us`
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from muster.events import decisions as made
+from muster.events.decisions import Placement
+from muster.events.record import Cycle
+from muster.events.registry import INPUTS
+from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
+from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that was not legal; `index` is its place in the cycle, -1 where the cycle as such is at fault."""
+
+    cycle: int
+    index: int
+    rule: str
+    text: str
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What was judged, so that a log with nothing in it to judge can be told from a good one."""
+
+    cycles: int = 0
+    inputs: int = 0
+    placements: int = 0
+    decisions: Counter[str] = msgspec.field(default_factory=Counter)  # by kind
+
+
+def verify(cycles: Iterable[Cycle]) -> list[Violation]:
+    """Everything that was not legal in a whole log, in its order."""
+    judge = Judge()
+    for cycle in cycles:
+        judge.judge(cycle)
+    return judge.violations
+
+
+class Judge:
+    """Takes the admitted cycles of a log, from the first one on, one by one."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.summary = Summary()
+        self.violations: list[Violation] = []
+        self._index, self._about = -1, ""
+        """Place of the decision in hand, and what it is about; and what its cycle decides in all:"""
+        self._bound: dict[InstanceKey, None] = {}
+        self._preempted: dict[AttemptKey, None] = {}
+        self._victims: dict[InstanceKey, dict[AttemptKey, None]] = {}  # by the instance that is nominated
+
+    def judge(self, cycle: Cycle) -> list[Violation]:
+        """Judge and fold one cycle; what is wrong with it."""
+        before, self._index, self._about = len(self.violations), -1, "the cycle"
+        self._begin(cycle)
+        for event in cycle.inputs:
+            self._check(type(event).__name__ in INPUTS, "kind", f"a {type(event).__name__} stands among the inputs")
+            self.world.evolve(event)
+        self._look_ahead(cycle)
+        for self._index, event in enumerate(cycle.decisions):
+            self._decision(event)
+        return self.violations[before:]
+
+    def _check(self, so: bool, rule: str, text: str) -> None:
+        if not so:
+            about = f"{self._about}: {text}"
+            self.violations.append(Violation(cycle=self.world.number, index=self._index, rule=rule, text=about))
+
+    def _fault(self, rule: str, fault: str) -> None:
+        self._check(not fault, rule, fault)
+
+    def _begin(self, cycle: Cycle) -> None:
+        world, started = self.world, cycle.started
+        text = f"number {cycle.number}, term {cycle.term}, at {cycle.at_us} after {world.number}, {world.term}, {world.at_us}"
+        most = 0 if started is not None else world.policy.inputs_max
+        self._check(len(cycle.inputs) <= most, "bounds", f"{len(cycle.inputs)} inputs; at most {most} are allowed")
+        right = cycle.number == world.number + 1 and cycle.at_us >= world.at_us
+        right = right and (cycle.term > world.term if started is not None else cycle.term == world.term)
+        world.number, world.term, world.at_us = cycle.number, cycle.term, max(world.at_us, cycle.at_us)
+        world.gaps_us += started.gap_us if started is not None else 0
+        self._check(right, "time", text)
+
+    def _look_ahead(self, cycle: Cycle) -> None:
+        """Some decisions are legal only with others of their cycle, and there are bounds to a whole one."""
+        made_now, policy = cycle.decisions, self.world.policy
+        self._bound = {(e.job, e.instance): None for e in made_now if type(e) is made.InstanceBound}
+        self._preempted = {(e.job, e.instance, e.attempt): None for e in made_now if type(e) is made.InstancePreempted}
+        self._victims = {
+            (e.job, e.instance): {(one.job, one.instance, one.attempt): None for one in e.victims}
+            for e in made_now
+            if type(e) is made.Nominated
+        }
+        placements = sum(len(e.placements) for e in made_now if isinstance(e, made.InstanceBound | made.MembersReplaced))
+        kinds = Counter(type(event).__name__ for event in made_now)
+        for what, count, most in (
+            ("decisions", len(cycle.decisions), 0 if cycle.started else policy.decisions_max),
+            ("placements", placements, policy.placements_max),
+            ("deferrals", kinds["ShapeDeferred"], policy.deferrals_max),
+        ):
+            self._check(count <= most, "bounds", f"{count} {what}; at most {most} are allowed")
+        self.summary.cycles += 1
+        self.summary.inputs += len(cycle.inputs)
+        self.summary.placements += placements
+        self.summary.decisions.update(kinds)
+
+    def _decision(self, event: Any) -> None:
+        """Find what the decision is about, which must be there, and judge it."""
+        kind, world = type(event).__name__, self.world
+        named = [str(getattr(event, field, "")) for field in ("job", "instance", "node")]
+        self._about = f"{kind} {'/'.join([name for name in named if name])}".strip()
+        if kind in ("EntryQuarantined", "ShapeDeferred", "PassStopped"):
+            return None  # nothing follows from these
+        if kind in ("NodeSilent", "NodeReturned", "NodeLost", "NodeQuarantined", "NodeReleased"):
+            node = world.rows.get(event.row)
+            if node is not None and node.name == event.node:
+                return self._node_decided(event, node)
+            return self._fault("unknown", f"row {event.row} has no node or another")
+        if kind in _OTHERS:
+            return _OTHERS[kind](self, event)
+        if kind not in _INSTANCES and kind not in _ATTEMPTS:
+            return self._fault("kind", "it stands among the decisions")
+        instance = world.instance(event.job, event.instance)
+        if instance is None or instance.outcome:
+            rule = "terminal" if instance else "unknown"
+            return self._fault(rule, f"it is {instance.outcome} already" if instance else "there is no such instance")
+        if kind in _INSTANCES:
+            return _INSTANCES[kind](self, event, instance)
+        attempt = instance.attempt
+        if attempt is None or attempt.key[2] != event.attempt:
+            return self._fault("attempt", f"{event.attempt} is named, of {instance.attempts}, and is not the current one")
+        return _ATTEMPTS[kind](self, event, attempt)
+
+    def _placed(self, instance: Instance, places: tuple[Placement, ...]) -> dict[Node, list[Use]]:
+        """Judge the node and the devices of each task; what they use, by node."""
+        uses: dict[Node, list[Use]] = {}
+        for place in places:
+            group, node = instance.job.group_of(place.rank), self.world.rows.get(place.row)
+            self._check(node is not None, "node", f"row {place.row} has no node")
+            if group is not None and node is not None:
+                self._fault("node", node_fault(self.world, instance.job, node, group))
+                self._fault("device", device_fault(node, group, place.devices))
+                uses.setdefault(node, []).append((group, place.devices))
+        return uses
+
+    def _put(self, attempt: Attempt, places: tuple[Placement, ...]) -> None:
+        """The attempt holds these places from now on; nothing of them is held, or kept for another."""
+        for node, asked in self._placed(attempt.instance, places).items():
+            fault = shortage(node, asked, held(node, {}))
+            self._fault("capacity", fault)
+            if self.world.nominations and not fault:
+                self._fault("nomination", self._missing(attempt.instance, {node: asked}, {}))
+        for place in places:
+            group, on = attempt.instance.job.group_of(place.rank), self.world.rows.get(place.row)
+            if group is not None and on is not None:
+                task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on)
+                on.tasks[task] = None
+
+    def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: dict[AttemptKey, None], wait: bool = True) -> str:
+        """What the asker lacks once the attempts `gone` are (and, to `wait`, the victims of others), and all is given that
+        is kept for those whom it does not outrank."""
+        for node, asked in uses.items():
+            taken: list[Use] = []
+            spared = dict(gone)
+            for kept in self.world.nominations.values():
+                if node in kept.uses and kept.instance is not asker and not outranks(asker, kept.instance):
+                    taken += kept.uses[node]
+                    spared |= kept.victims if wait else {}
+            fault = shortage(node, asked, held(node, spared) + taken)
+            if fault:
+                return fault
+        return ""
+
+    def _rejected(self, event: made.JobRejected) -> None:
+        job = self.world.jobs.get(event.job)
+        self._check(job is not None, "unknown", "there is no such job")
+        instances = job.instances if job is not None else []
+        tried = any(instance.attempts or instance.outcome for instance in instances)
+        self._check(not tried, "terminal", "it is rejected after it was bound or over")
+        for index, instance in enumerate(instances):
+            self._unkept((event.job, index))
+            self.world.end_instance(instance, "rejected")
+
+    def _unkept(self, key: InstanceKey) -> None:
+        """Nothing may be kept any more for what is bound or over."""
+        self._check(self.world.nominations.pop(key, None) is None, "nomination", "its nomination was not ended before")
+
+    def _bind(self, event: made.InstanceBound, instance: Instance) -> None:
+        world, key = self.world, (event.job, event.instance, event.attempt)
+        follows = instance.attempt is None and event.attempt == instance.attempts + 1
+        self._check(follows, "attempt", f"{event.attempt} is bound after {instance.attempts}, or beside it")
+        self._check(not instance.cancelled, "terminal", "it is bound although it was cancelled")
+        early = world.at_us < instance.not_before_us
+        self._check(not early, "too-early", f"it is bound at {world.at_us}, not before {instance.not_before_us}")
+        self._fault("gang", gang_fault(instance.job, event.placements))
+        self._unkept((event.job, event.instance))
+        instance.attempts = event.attempt
+        instance.attempt = Attempt(instance, key, world.led_us + world.policy.ready_timeout_us)
+        self._put(instance.attempt, event.placements)
+
+    def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
+        waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
+        right = attempt.phase == "starting" and not waiting and attempt.holding() > 0
+        self._check(right, "started", f"it was {attempt.phase}, {attempt.holding()} tasks hold, not ready are {waiting[:8]}")
+        attempt.phase, attempt.started_us = "running", self.world.at_us
+
+    def _preempt(self, event: made.InstancePreempted, attempt: Attempt) -> None:
+        world, victim, request = self.world, attempt.instance, attempt.instance.job.request
+        by, key = world.instance(event.by_job, event.by_instance), (event.by_job, event.by_instance)
+        ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else world.policy.min_runtime_us
+        for so, text in (
+            (attempt.phase != "stopping", "it is stopping already"),
+            (world.policy.preemption and request.preemptible, "the policy or the job forbids it"),
+            (by is not None and outranks(by, victim), f"its priority {victim.job.priority} is not below that of {event.by_job}"),
+            (ran_us >= world.policy.min_runtime_us, f"it ran {ran_us} us, less than {world.policy.min_runtime_us}"),
+            (event.kill_at_us >= world.at_us + request.grace_us, f"it is killed at {event.kill_at_us}, within its grace"),
+            (attempt.key in self._victims.get(key, {}), f"{event.by_job} is not nominated with it as victim"),
+        ):
+            self._check(so, "preemption", text)
+        attempt.phase, attempt.stop_reason = "stopping", "preempted"
+
+    def _nominate(self, event: made.Nominated, instance: Instance) -> None:
+        world, key = self.world, (event.job, event.instance)
+        victims = self._victims[key]
+        free = instance.attempt is None and not instance.cancelled and key not in world.nominations
+        self._check(free, "nomination", "it is bound, cancelled or nominated already")
+        self._check(event.until_us >= world.at_us, "nomination", f"it is nominated until {event.until_us}, which is over")
+        self._fault("gang", gang_fault(instance.job, event.placements))
+        uses = self._placed(instance, event.placements)
+        missing = self._missing(instance, uses, victims)
+        self._fault("nomination", missing)
+        for victim in self._preempted if not missing else ():
+            loser = world.instance(victim[0], victim[1])
+            if victim in victims and loser is not None and loser.attempt is not None:
+                others = {other: None for other in victims if other != victim}
+                here = {task.node: uses[task.node] for task in loser.attempt.tasks.values() if task.node in uses}
+                needed = self._missing(instance, here, others, wait=False)
+                self._check(bool(needed), "minimal", f"what it is nominated for fits while {victim} stays")
+        world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
+
+    def _unnominate(self, event: made.NominationEnded) -> None:
+        world, key = self.world, (event.job, event.instance)
+        kept = world.nominations.pop(key, None)
+        if kept is None:
+            return self._fault("unknown", "it has no nomination that could end")
+        taker = world.instance(event.by, 0)
+        lost = [n for n in kept.uses if world.rows.get(n.row) is not n or n.liveness != "heard" or "fenced" in n.closed]
+        so = {
+            "bound": key in self._bound,
+            "cancelled": kept.instance.cancelled,
+            "node-lost": bool(lost),
+            "taken": taker is not None and outranks(taker, kept.instance),
+            "deadline": world.led_us >= kept.until_us,
+        }.get(event.reason, True)
+        return self._check(so, "nomination", f"it ends as {event.reason} {event.by}, which is not so")
+
+    def _stop(self, event: made.StopOrdered, attempt: Attempt) -> None:
+        now_us, limit_us = self.world.at_us, attempt.instance.job.request.time_limit_us
+        started = attempt.started_us >= 0
+        so = event.reason in attempt.facts or {
+            "cancelled": attempt.instance.cancelled,
+            "time-limit": started and limit_us is not None and now_us >= attempt.started_us + limit_us,
+            "ready-timeout": not started and self.world.led_us >= attempt.ready_by_us,
+            "node-lost": 0 < attempt.degraded_until_us <= now_us,
+            "finished": attempt.went_well(),
+        }.get(event.reason, False)
+        text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
+        self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
+        attempt.phase, attempt.stop_reason = "stopping", event.reason
+
+    def _end_attempt(self, event: made.AttemptEnded, attempt: Attempt) -> None:
+        instance, reason, held = attempt.instance, attempt.stop_reason or event.reason, attempt.holding()
+        most, own, then = instance.job.request.max_retries, attempt.own_failure, event.then
+        self._check(not held, "held", f"attempt {event.attempt} ends while {held} of its tasks hold something")
+        well = attempt.went_well() and attempt.started_us >= 0 and attempt.stop_reason in ("", "finished")
+        so = {
+            "finished": attempt.went_well(),
+            "cancelled": instance.cancelled,
+            "failed": reason == "time-limit" or (own and instance.retries >= most and not well),
+            "pending": not instance.cancelled and not well,
+        }[then]
+        self._check(so, "outcome", f"attempt {event.attempt} ({reason}) is {then}, which is not so")
+        blamed = own or reason == "time-limit" or not event.charged
+        self._check(blamed, "retries", f"it is charged for {reason}, not its own doing")
+        for task in list(attempt.tasks.values()) if held else ():
+            task.release("exited")
+        if then != "pending":
+            return self.world.end_instance(instance, then)
+        free = own and reason == "member-failed" and not event.charged
+        self._check(not free, "retries", "it failed by its own fault and is tried again without being charged")
+        instance.retries += event.charged
+        self._check(not event.charged or instance.retries <= most, "retries", f"this is retry {instance.retries} of {most}")
+        instance.not_before_us, instance.attempt = event.not_before_us, None
+        if event.avoid and event.avoid not in instance.job.avoid:
+            instance.job.avoid = (*instance.job.avoid, event.avoid)[-64:]
+        return None
+
+    def _end_instance(self, event: made.InstanceEnded, instance: Instance) -> None:
+        self._check(instance.attempt is None, "held", "it is over while it is bound")
+        so = event.outcome == "failed" or (event.outcome == "cancelled" and instance.cancelled)
+        self._check(so, "outcome", f"it is not bound, and {event.outcome}")
+        self._unkept((event.job, event.instance))
+        self.world.end_instance(instance, event.outcome)
+
+    def _member_lost(self, event: made.MemberLost, attempt: Attempt) -> None:
+        now_us, tasks = self.world.at_us, attempt.tasks.values()
+        latest_us = now_us + attempt.instance.job.request.degraded_grace_us
+        lost = attempt.phase == "running" and any(not task.holds and (task.code or task.phase != "exited") for task in tasks)
+        text = f"{attempt.phase}, it lost no member, or is given until {event.until_us}, past {latest_us}"
+        self._check(lost and now_us <= event.until_us <= latest_us, "degraded", text)
+        attempt.degraded_until_us = event.until_us
+
+    def _replace(self, event: made.MembersReplaced, attempt: Attempt) -> None:
+        ranks = dict.fromkeys([place.rank for place in event.placements])
+        lost = all(rank in attempt.tasks and not attempt.tasks[rank].holds for rank in ranks)
+        right = attempt.phase == "running" and lost and len(ranks) == len(event.placements)
+        self._check(right, "degraded", f"{attempt.phase}, its ranks {list(ranks)[:8]} are not lost ones, each once")
+        self._put(attempt, event.placements)
+        attempt.degraded_until_us = 0
+
+    def _node_decided(self, event: Any, node: Node) -> None:
+        """Silent, returned, lost, quarantined, released."""
+        world, policy, was, until_us = self.world, self.world.policy, node.liveness, node.quarantined_until_us
+        heard_us, rule = world.heard_us(node), "liveness"
+        quiet_us = world.led_us - heard_us
+        match event:
+            case made.NodeSilent():
+                right = was == "heard" and quiet_us >= policy.silent_after_us
+                node.liveness, node.quiet_us = "silent", heard_us
+                node.silences.append(world.at_us)
+            case made.NodeReturned():
+                right = was != "heard" and heard_us > node.quiet_us
+                node.liveness = "heard"
+            case made.NodeLost():
+                right = was != "lost" and quiet_us >= policy.lease_us + policy.margin_us and world.at_us >= world.lease_until_us
+                node.liveness, node.quiet_us = "lost", heard_us
+                node.clear("node-lost")
+            case made.NodeQuarantined():
+                recent = sum(at_us >= world.at_us - policy.flap_window_us for at_us in node.silences)
+                rule, right = "quarantine", 0 < policy.flap_limit <= recent and event.until_us >= world.at_us
+                node.quarantined_until_us = event.until_us
+            case _:
+                rule, right = "quarantine", 0 < until_us <= world.at_us
+                node.quarantined_until_us = 0
+        text = f"it was {was}, not heard for {quiet_us} us, {len(node.silences)} silences, quarantined until {until_us}"
+        self._check(right, rule, f"{text}, at {world.at_us}")
+
+    def _forget(self, event: made.JobsForgotten) -> None:
+        for name in event.jobs:
+            job = self.world.jobs.pop(name, None)
+            due_us = job.forget_us if job is not None else -1
+            self._check(0 <= due_us <= self.world.at_us, "forgotten", f"{name} is forgotten at {self.world.at_us}, not {due_us}")
+
+
+_Table = dict[str, Callable[..., None]]
+_INSTANCES: _Table = {"InstanceBound": Judge._bind, "Nominated": Judge._nominate, "InstanceEnded": Judge._end_instance}
+_ATTEMPTS: _Table = {"InstanceStarted": Judge._start, "InstancePreempted": Judge._preempt, "StopOrdered": Judge._stop}
+_ATTEMPTS |= {"AttemptEnded": Judge._end_attempt, "MemberLost": Judge._member_lost, "MembersReplaced": Judge._replace}
+_OTHERS: _Table = {"JobRejected": Judge._rejected, "NominationEnded": Judge._unnominate, "JobsForgotten": Judge._forget}

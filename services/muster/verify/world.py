@@ -1,0 +1,278 @@
+"""What is true, as the second judge sees it: a plain model of nodes, jobs and attempts, folded from the log.
+
+It shares no code with the engine, keeps no ledger, no index and no cache, and never judges; that is
+`muster.verify.judge`. How the inputs are read, where the types leave it open:
+
+- A node that registers takes the lowest free row. Another uid under a known name: the old node is removed first, and its
+  row is free then. The same uid: an update; a known device keeps its index, a new one gets the next, one that is not
+  named is gone, and an index never means another device. Cordon, drain and foreign use stay.
+- A task stops holding when its exit is read, when its node is lost, removed, replaced, fenced or rebooted, or when the
+  node says that it does not know the task. Reports about any attempt but the current one change nothing.
+- A beat says that every registered node was heard at that moment except the rows it names.
+- Spans that judge others are counted in *led time*, which stands still while nobody leads: `at_us` less all gaps so far.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from muster.events import jobs, nodes, operations
+from muster.events.base import Event
+
+InstanceKey = tuple[str, int]
+AttemptKey = tuple[str, int, int]  # job, instance, number
+Use = tuple[jobs.GroupRequest, tuple[int, ...]]  # what a task takes of its node: its group's amounts, on these devices
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job as it was submitted."""
+
+    queue: str
+    request: jobs.JobRequest
+    priority: int
+    instances: list["Instance"]
+    avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
+    ended: int = 0
+    forget_us: int = -1  # when it may be forgotten; -1 while it is not over
+
+    def group_of(self, rank: int) -> jobs.GroupRequest | None:
+        """Ranks run through the groups in their order."""
+        for group in self.request.groups:
+            if rank < group.count:
+                return group
+            rank -= group.count
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """What is bound whole or not at all."""
+
+    job: Job
+    attempt: "Attempt | None" = None
+    attempts: int = 0
+    retries: int = 0
+    not_before_us: int = 0
+    cancelled: bool = False  # somebody asked for it
+    outcome: str = ""  # empty while it is not over
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One binding of an instance."""
+
+    instance: Instance
+    key: AttemptKey
+    ready_by_us: int  # in led time
+    phase: str = "starting"  # starting, running, stopping
+    started_us: int = -1
+    stop_reason: str = ""
+    own_failure: bool = False  # a task ended badly, not by a node's fault, before the attempt was told to stop
+    tasks: dict[int, "Task"] = field(default_factory=dict)  # by rank
+    facts: dict[str, None] = field(default_factory=dict)  # reasons to stop that have been true of it
+    degraded_until_us: int = 0
+
+    def holding(self) -> int:
+        """How many of its tasks still hold something."""
+        return sum(task.holds for task in self.tasks.values())
+
+    def went_well(self) -> bool:
+        """Every task that decides the outcome exited with 0."""
+        success = self.instance.job.request.success
+        deciding = [task for task in self.tasks.values() if success in ("", task.group.name)]
+        return bool(deciding) and all(task.phase == "exited" and task.code == 0 for task in deciding)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One task of an attempt, on one node."""
+
+    attempt: Attempt
+    group: jobs.GroupRequest
+    devices: tuple[int, ...]
+    node: "Node"
+    phase: str = "preparing"  # preparing, ready, running, exited, or why it was lost, as a reason to stop
+    holds: bool = True
+    code: int = 0
+
+    def release(self, phase: str) -> None:
+        """It holds nothing any more."""
+        self.phase, self.holds, self.attempt.facts[phase] = phase, False, None
+        self.node.tasks.pop(self, None)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node and the tasks that hold something on it."""
+
+    name: str
+    uid: str
+    row: int
+    boot: str
+    spec: nodes.NodeSpec
+    foreign: nodes.ForeignUseChanged
+    devices: list[nodes.Device] = field(default_factory=list)  # by index; what is not in the spec any more has failed
+    closed: dict[str, None] = field(default_factory=dict)  # cordoned, drained, fenced: what operators said of it
+    liveness: str = "heard"  # heard, silent, lost
+    heard_us: int = 0  # in led time: when it was heard last, unless the last beat heard it too
+    quiet_us: int = 0  # what that was when it was held to be silent or lost
+    silences: list[int] = field(default_factory=list)
+    quarantined_until_us: int = 0
+    tasks: dict[Task, None] = field(default_factory=dict)
+
+    def clear(self, phase: str) -> None:
+        """All that ran here has ended."""
+        for task in list(self.tasks):
+            task.release(phase)
+
+    def afflict(self) -> None:
+        """What is wrong with the node is a reason to stop for what is on it."""
+        for task in self.tasks:
+            sick = any(index < len(self.devices) and self.devices[index].health == "failed" for index in task.devices)
+            taint = any(one.effect == "NoExecute" and not tolerated(task.group, one) for one in self.spec.taints)
+            said = {"device-failed": sick, "taint": taint, "drained": "drained" in self.closed}
+            task.attempt.facts |= {reason: None for reason, so in said.items() if so}
+
+
+def tolerated(group: jobs.GroupRequest, taint: nodes.Taint) -> bool:
+    """An empty key means every key, an empty effect every effect."""
+    return any(
+        (one.any_value or one.value == taint.value) and one.key in ("", taint.key) and one.effect in ("", taint.effect)
+        for one in group.tolerations
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Nomination:
+    """What is kept for a pending instance, by node, until its victims are gone."""
+
+    instance: Instance
+    uses: dict[Node, list[Use]]
+    victims: dict[AttemptKey, None]
+    until_us: int  # in led time
+
+
+class World:
+    """All that is true after the entries folded so far."""
+
+    def __init__(self) -> None:
+        self.number = self.term = self.at_us = self.gaps_us = self.beat_us = self.lease_until_us = 0
+        self.policy = operations.Policy()
+        self.jobs: dict[str, Job] = {}
+        self.rows: dict[int, Node] = {}
+        self.names: dict[str, Node] = {}
+        self.free_rows: list[int] = []
+        self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
+        self.nominations: dict[InstanceKey, Nomination] = {}
+
+    @property
+    def led_us(self) -> int:
+        return self.at_us - self.gaps_us
+
+    def heard_us(self, node: Node) -> int:
+        """When the node was heard last, in led time."""
+        return node.heard_us if node.row in self.away else max(node.heard_us, self.beat_us)
+
+    def instance(self, job: str, index: int) -> Instance | None:
+        found = self.jobs[job].instances if job in self.jobs else []
+        return found[index] if index < len(found) else None
+
+    def end_instance(self, instance: Instance, outcome: str) -> None:
+        job, instance.attempt, instance.outcome = instance.job, None, outcome
+        job.ended += 1
+        if job.ended == len(job.instances):
+            job.forget_us = self.at_us + self.policy.forget_after_us
+
+    def evolve(self, event: Event) -> None:
+        """Fold an input."""
+        job = self.jobs.get(getattr(event, "job", ""))
+        node = self.names.get(getattr(event, "node", ""))
+        match event:
+            case nodes.TaskReady() | nodes.TaskStarted() | nodes.TaskExited() | nodes.TaskMissing():
+                self._evolve_task(event)
+            case jobs.JobSubmitted() if job is None:  # else it is a repeat
+                job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [])
+                job.instances = [Instance(job) for _ in range(event.request.array or 1)]
+            case jobs.JobCancelRequested() if job is not None:
+                for index, instance in enumerate(job.instances):
+                    instance.cancelled |= event.instance in (None, index)
+            case jobs.JobReprioritised() if job is not None:
+                job.priority = event.priority
+            case operations.LeaseExtended():
+                self.lease_until_us = max(self.lease_until_us, event.until_us)
+            case operations.PolicySet():
+                self.policy = event.policy
+            case nodes.NodesHeard():
+                away = {row: self.rows[row] for row in event.missing + event.unread if row in self.rows}
+                for missing in away.values():
+                    missing.heard_us = self.heard_us(missing)
+                self.away, self.beat_us = away, self.led_us
+            case nodes.NodeRegistered():
+                self._register(node, event)
+            case _ if node is not None and getattr(event, "uid", node.uid) == node.uid:
+                self._evolve_node(node, event)
+
+    def _evolve_task(self, event: Any) -> None:
+        instance = self.instance(event.job, event.instance)
+        attempt = instance.attempt if instance is not None else None
+        task = attempt.tasks.get(event.rank) if attempt is not None and attempt.key[2] == event.attempt else None
+        if attempt is None or task is None or not task.holds:
+            return
+        match event:
+            case nodes.TaskReady():
+                task.phase = "ready" if task.phase == "preparing" else task.phase
+            case nodes.TaskStarted():
+                task.phase = "running"
+            case nodes.TaskMissing():
+                task.release("task-missing")
+            case nodes.TaskExited():
+                task.release("exited")
+                task.code, starting = event.code, attempt.phase == "starting"
+                if event.code or starting:
+                    attempt.facts["start-failed" if starting else "member-failed"] = None
+                    attempt.own_failure |= attempt.phase != "stopping" and event.blame != "node"
+
+    def _evolve_node(self, node: Node, event: Event) -> None:
+        match event:
+            case nodes.NodeRemoved():
+                node.clear("node-removed")
+                del self.names[node.name], self.rows[node.row]
+                self.away.pop(node.row, None)
+                self.free_rows.append(node.row)
+            case nodes.ForeignUseChanged():
+                node.foreign = event
+            case nodes.DeviceHealthChanged():
+                for index, device in enumerate(node.devices):
+                    if device.uuid == event.device and any(device.uuid == one.uuid for one in node.spec.devices):
+                        node.devices[index] = msgspec.structs.replace(device, health=event.health)
+            case operations.NodeCordoned():
+                node.closed["cordoned"] = None
+            case operations.NodeDrained():
+                node.closed["drained"] = None
+            case operations.NodeFenced():
+                node.closed["fenced"] = None
+                node.clear("node-lost")
+            case operations.NodeUncordoned():
+                node.closed, node.quarantined_until_us = {}, 0
+        node.afflict()
+
+    def _register(self, node: Node | None, event: nodes.NodeRegistered) -> None:
+        if node is not None and node.uid != event.uid:
+            self._evolve_node(node, nodes.NodeRemoved(node=node.name, uid=node.uid))
+            node = None
+        if node is None:
+            row = min(self.free_rows, default=len(self.rows))
+            self.free_rows = [free for free in self.free_rows if free != row]
+            nothing = nodes.ForeignUseChanged(node=event.node, uid=event.uid)
+            node = self.names[event.node] = self.rows[row] = Node(event.node, event.uid, row, event.boot, event.spec, nothing)
+        elif node.boot != event.boot:
+            node.clear("node-rebooted")
+            node.closed.pop("fenced", None)
+        node.boot, node.spec, node.heard_us = event.boot, event.spec, self.led_us
+        self.away.pop(node.row, None)
+        now = {device.uuid: device for device in event.spec.devices}
+        kept = [now.pop(old.uuid, msgspec.structs.replace(old, health="failed")) for old in node.devices]
+        node.devices = kept + list(now.values())
+        node.afflict()
