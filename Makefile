@@ -8,7 +8,8 @@ BIN := .venv/bin
 .PHONY: demo test check lint soak bench clean
 
 demo: .venv/runtime.stamp  ## Play a workload, kill the scheduler, start it again, audit the log (under a minute).
-	@$(BIN)/python -m muster.simulator.demo
+	@rm -rf build/demo
+	@$(BIN)/python -m muster.simulator.demo build/demo
 
 test: lint  ## Everything that must hold.
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
@@ -29,7 +30,7 @@ bench: .venv/runtime.stamp  ## How fast the engine decides.
 	$(BIN)/muster bench engine --json
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The bundled pip of Python 3.11 knows no dependency groups, so it is replaced first.
 .venv/bin/python:

@@ -12,10 +12,10 @@ from muster.cli.main import run
 
 
 def demo(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The demo as fast as it goes, with its log under `folder`."""
+    """The demo as fast as it goes, with its log in `folder`."""
     return subprocess.run(
-        [sys.executable, "-m", "muster.simulator.demo"],
-        env={**os.environ, "MUSTER_DEMO_SPEED": "0", "TMPDIR": str(folder), **environment},
+        [sys.executable, "-m", "muster.simulator.demo", str(folder)],
+        env={**os.environ, "MUSTER_DEMO_SPEED": "0", **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -33,10 +33,15 @@ def test_the_clean_run_holds_and_its_log_can_be_read(tmp_path: Path, capsys: pyt
     assert faults(result.stdout) == set()
     assert result.stdout.count("\n  held    ") == 9
     assert "killed with SIGKILL and started again" in result.stdout
-    (folder,) = tmp_path.iterdir()
     for command in ("audit", "verify", "fsck"):
-        assert run([command, str(folder)]) == 0
+        assert run([command, str(tmp_path)]) == 0
     capsys.readouterr()
+
+
+def test_a_log_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "main.sqlite").write_bytes(b"somebody's")
+    assert demo(tmp_path).returncode == 2
+    assert (tmp_path / "main.sqlite").read_bytes() == b"somebody's"
 
 
 @pytest.mark.parametrize("plant", ["double-start", "lost-job", "altered-log", "no-preempt"])

@@ -1,7 +1,8 @@
 """The demo as a program: plays it, looks at what is left, says what that proved. Exit status 0 only if all held.
 
 `MUSTER_DEMO_PLANT` puts one fault in on purpose, which must then be found and named, with exit status 1.
-`MUSTER_DEMO_SPEED` is how many seconds of log time pass in one; 0 is as fast as it goes.
+`MUSTER_DEMO_SPEED` is how many seconds of log time pass in one; 0 is as fast as it goes. The log is left in the folder that is
+given as the only argument, or else in a new temporary one.
 """
 
 import os
@@ -28,7 +29,10 @@ def main() -> int:
         console.print(f"MUSTER_DEMO_PLANT is {plant!r}; known are {', '.join(PLANTS)}", style="red", markup=False)
         return 2
     speed = int(os.environ.get("MUSTER_DEMO_SPEED", str(SPEED)))
-    folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-demo-"))
+    if any(folder.glob("*.sqlite*")):
+        console.print(f"{folder} holds a log already: remove it first", style="red", markup=False)
+        return 2
     begun = time.monotonic()
     if plant:
         console.print(f"planted: {plant}", style="bold yellow")
