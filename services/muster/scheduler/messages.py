@@ -5,6 +5,8 @@ read; what lies below it was taken and is dropped when it comes again.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -15,6 +17,7 @@ JOBS: Final = "muster.jobs"
 NODES: Final = "muster.nodes"
 GPU_HEALTH: Final = "muster.gpu-health"
 OPERATIONS: Final = "muster.operations"
+TOPICS: Final = (JOBS, NODES, GPU_HEALTH, OPERATIONS)
 
 BUFFER_MAX_MESSAGES: Final = 20_000
 BUFFER_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -40,23 +43,21 @@ class UnknownSource(OperatingError):
     """A message from a topic that is no input topic: the adapter is set up wrongly."""
 
 
-def topic(source: str) -> str:
-    """The topic of a source."""
-    return source.partition("/")[0]
-
-
 class Buffer:
     """Messages in the order in which they arrived, at most so many and so many bytes."""
 
-    __slots__ = ("_ahead", "_bytes", "_messages", "_reports", "max_bytes", "max_messages")
+    __slots__ = ("_bytes", "_messages", "_reports", "ahead", "max_bytes", "max_messages", "topics")
 
     def __init__(self, max_messages: int = BUFFER_MAX_MESSAGES, max_bytes: int = BUFFER_MAX_BYTES) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
+        self.topics: dict[str, str] = {}
+        """The topic of each source that something came from."""
+        self.ahead: dict[str, int] = {}
+        """For each source that something came from since `clear`, the offset after the last."""
         self._messages: deque[Message] = deque()
         self._bytes = 0
         self._reports = 0
-        self._ahead: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -66,11 +67,6 @@ class Buffer:
         """How many of the messages come from `muster.nodes`."""
         return self._reports
 
-    @property
-    def ahead(self) -> dict[str, int]:
-        """For each source that something came from since `clear`, the offset after the last."""
-        return self._ahead
-
     def add(self, message: Message) -> None:
         """Keep a message; one that is here already, by its offset, is dropped.
 
@@ -79,34 +75,49 @@ class Buffer:
             UnknownSource: its topic is no input topic.
         """
         source = message.source
-        if message.offset < self._ahead.get(source, 0):
+        offset = message.offset
+        if offset < self.ahead.get(source, 0):
             return
-        size = len(message.data)
-        if self._messages and (len(self._messages) >= self.max_messages or self._bytes + size > self.max_bytes):
-            raise BufferFull(f"the buffer holds {len(self._messages)} messages of {self._bytes} bytes; {source} has to wait")
-        if topic(source) not in TOPICS:
-            raise UnknownSource(f"{source!r} is no source of inputs; known are {', '.join(TOPICS)}")
-        self._messages.append(message)
-        self._bytes += size
-        self._reports += topic(source) == NODES
-        self._ahead[source] = message.offset + 1
+        size = self._bytes + len(message.data)
+        messages = self._messages
+        if (len(messages) >= self.max_messages or size > self.max_bytes) and messages:
+            raise BufferFull(f"the buffer holds {len(messages)} messages of {self._bytes} bytes; {source} has to wait")
+        topic = self.topics.get(source)
+        if topic is None:
+            topic = source.partition("/")[0]
+            if topic not in TOPICS:
+                raise UnknownSource(f"{source!r} is no source of inputs; known are {', '.join(TOPICS)}")
+            self.topics[source] = topic
+        if topic == NODES:
+            self._reports += 1
+        messages.append(message)
+        self._bytes = size
+        self.ahead[source] = offset + 1
 
     def first(self) -> Message | None:
         """The next message to take."""
         return self._messages[0] if self._messages else None
 
-    def pop(self) -> None:
-        """Drop the next message: it was taken."""
-        message = self._messages.popleft()
-        self._bytes -= len(message.data)
-        self._reports -= topic(message.source) == NODES
+    def upcoming(self, count: int) -> Iterator[Message]:
+        """The next messages to take, at most so many."""
+        return islice(self._messages, count)
+
+    def drop(self, count: int) -> None:
+        """The next so many messages were taken."""
+        messages = self._messages
+        topics = self.topics
+        size = reports = 0
+        for _ in range(count):
+            message = messages.popleft()
+            size += len(message.data)
+            if topics[message.source] == NODES:
+                reports += 1
+        self._bytes -= size
+        self._reports -= reports
 
     def clear(self) -> None:
         """Forget everything; reading starts anew at the positions of the state."""
         self._messages.clear()
         self._bytes = 0
         self._reports = 0
-        self._ahead = {}
-
-
-TOPICS: Final = (JOBS, NODES, GPU_HEALTH, OPERATIONS)
+        self.ahead = {}

@@ -38,7 +38,7 @@ from muster.events.operations import (
 )
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
-from muster.scheduler.messages import GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message, topic
+from muster.scheduler.messages import GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message
 from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -69,9 +69,6 @@ TAKEN: Final[dict[str, tuple[type[Event], ...]]] = {
     ),
 }
 """Which inputs each topic may bring. A beat or a refusal comes from the recorder alone."""
-
-_KEYED: Final = (JobSubmitted, JobCancelRequested, JobReprioritised)
-"""Events whose message is keyed by the job, so that none overtakes another about the same job."""
 
 
 class Recorded(msgspec.Struct):
@@ -147,18 +144,20 @@ class Recorder:
         buffer = self.buffer
         moved = self.moved
         inputs = recorded.inputs
-        for _ in range(min(take, len(buffer))):
-            message = buffer.first()
-            if message is None or len(inputs) >= room:
+        taken = 0
+        for message in buffer.upcoming(take):
+            if len(inputs) >= room:
                 break
-            position = moved.get(message.source)
+            source = message.source
+            position = moved.get(source)
             if position is None:
-                position = state.positions.get(message.source, 0)
+                position = state.positions.get(source, 0)
             if message.offset >= position:
                 if not self._take(state, message, recorded, room, bytes_max):
                     break
-                moved[message.source] = message.offset + 1
-            buffer.pop()
+                moved[source] = message.offset + 1
+            taken += 1
+        buffer.drop(taken)
         if beat and not buffer.reports and len(inputs) < state.policy.inputs_max:
             self._beat(state, unread, recorded)
             self.beats.start(at_us)
@@ -166,49 +165,46 @@ class Recorder:
 
     def _take(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
         """Make inputs of a message. False: it, or a part of it, stays for the next cycle."""
-        source = message.source
-        if self.refused and self.refused.pop((source, message.offset), "") == digest(message.data):
+        topic = self.buffer.topics[message.source]
+        if self.refused and self.refused.pop((message.source, message.offset), "") == digest(message.data):
             event: Event = _refusal(message, "the scheduler died of this input three times")
             recorded.add(event, encode_entry(event))
             return True
         try:
-            if source.startswith(NODES) and not message.data.startswith(b"["):
+            if topic == NODES and not message.data.startswith(b"["):
                 return self._report(state, message, recorded, room, bytes_max)
             event, data = decode_input(message.data)
-            if not self._wanted(state, message, event):
+            if type(event) not in TAKEN[topic]:
+                raise Malformed(f"{type(event).__name__} does not come by {topic}")
+            if isinstance(event, JobSubmitted):
+                job = event.job
+                if job in state.jobs or job in self._submitted:
+                    return True
+                _check_key(message.key, job)
+                _check_age(job, message.appended_us, state.policy.too_old_us)
+                self._submitted[job] = None
+            elif not self._wanted(state, message, event):
                 return True
         except Malformed as error:
             event = _refusal(message, str(error))
             data = encode_entry(event)
-        if recorded.inputs and recorded.size + len(data) > bytes_max:
+        if recorded.size + len(data) > bytes_max and recorded.inputs:
             return False
+        if isinstance(event, NodeRegistered):
+            self.agents.learn(state, event)
+            self.agents.registered[event.node] = event.uid
+            self.beats.hear(event.uid)
         recorded.add(event, data)
-        kind = type(event)
-        if kind is JobSubmitted:
-            self._submitted[event.job] = None  # type: ignore[attr-defined]
-        elif kind is NodeRegistered:
-            self.agents.learn(state, event)  # type: ignore[arg-type]
-            self.agents.registered[event.node] = event.uid  # type: ignore[attr-defined]
-            self.beats.hear(event.uid)  # type: ignore[attr-defined]
         return True
 
     def _wanted(self, state: State, message: Message, event: Event) -> bool:
         """Whether the input says anything that is not known.
 
         Raises:
-            Malformed: it must not come this way, or it comes too late.
+            Malformed: it comes under the wrong key.
         """
-        kind = type(event)
-        name = topic(message.source)
-        if kind not in TAKEN[name]:
-            raise Malformed(f"{kind.__name__} does not come by {name}")
-        if isinstance(event, _KEYED):
-            if message.key and message.key != event.job:
-                raise Malformed(f"key: {message.key[:64]!r} is not the job {event.job!r}")
-            if isinstance(event, JobSubmitted):
-                if event.job in state.jobs or event.job in self._submitted:
-                    return False
-                _check_age(event.job, message.appended_us, state.policy.too_old_us)
+        if isinstance(event, (JobCancelRequested, JobReprioritised)):
+            _check_key(message.key, event.job)
         elif isinstance(event, DeviceHealthChanged):
             node = reports.registered(state, event.node)
             if node is not None and node.uid == event.uid and event.node not in self.agents.registered:
@@ -263,6 +259,16 @@ def _refusal(message: Message, reason: str) -> InputRefused:
         reason=reason[:1024],
         digest=digest(message.data),
     )
+
+
+def _check_key(key: str, job: str) -> None:
+    """What is said of a job is keyed by it, so that nothing overtakes anything about the same job.
+
+    Raises:
+        Malformed: the key is another's.
+    """
+    if key and key != job:
+        raise Malformed(f"key: {key[:64]!r} is not the job {job!r}")
 
 
 def _check_age(job: str, appended_us: int, too_old_us: int) -> None:

@@ -175,7 +175,7 @@ def test_the_buffer_is_bounded_and_says_so() -> None:
     buffer.add(Message(JOBS, 0, b"x" * 100, 0))
     with pytest.raises(BufferFull):
         buffer.add(Message(JOBS, 1, b"", 0))
-    buffer.pop()
+    buffer.drop(1)
     buffer.add(Message(JOBS, 1, b"", 0))
     buffer.add(Message(NODES, 0, b"", 0))
     assert (len(buffer), buffer.reports, buffer.ahead) == (2, 1, {JOBS: 2, NODES: 1})
