@@ -64,6 +64,8 @@ PLANTS = [
     (rules.files_are_short, "A = 1\n" * 600, "has 602 lines"),
     (rules.files_are_short, "def f() -> None:\n" + "    g()\n" * 100, "f has 101 lines"),
     (rules.no_file_is_dead, "A = 1\n", "nothing imports it"),
+    (rules.nothing_is_left_for_later, "A = 1  # TODO: count\n", "says TODO"),
+    (rules.nothing_is_left_for_later, "def f() -> None:\n    raise NotImplementedError\n", "says NotImplementedError"),
 ]
 
 

@@ -1,16 +1,14 @@
 """`muster audit LOG`: decides every cycle of a log again and finds the first that differs. Whether it was legal is for verify."""
 
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import typer
 
-from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, print_json, track
+from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, print_json
+from muster.cli.records import admitted
 from muster.events.codec import encode_entry
-from muster.log.reader import read_admitted
 from muster.replay.audit import audit as audit_records
-from muster.replay.travel import Records
 
 app = typer.Typer(add_completion=False)
 
@@ -25,7 +23,7 @@ def audit(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
 
     Example: muster audit LOG
     """
-    audited = audit_records(partial(_records, log, cell))
+    audited = audit_records(partial(admitted, log, cell))
     difference = audited.difference
     if json:
         found = None
@@ -48,7 +46,3 @@ def audit(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
     else:
         print(audited)
     return OK if difference is None else FOUND
-
-
-def _records(log: Path, cell: str | None) -> Records:
-    return track(read_admitted(log, cell), "cycles")

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from muster.cli.output import Failure
+from muster.cli.records import admitted
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
-from muster.replay.travel import NoSuchCycle, state_at
+from muster.replay.travel import NoSuchCycle, fold_to
 
 
 def find_state(log: Path, cycle: int, cell: str | None) -> State:
@@ -15,7 +16,7 @@ def find_state(log: Path, cycle: int, cell: str | None) -> State:
         Failure: there is no such cycle.
     """
     try:
-        return state_at(log, cycle or None, cell)
+        return fold_to(admitted(log, cell), cycle or None)
     except NoSuchCycle as error:
         raise Failure(str(error)) from None
 

@@ -2,9 +2,9 @@
 
 import typer
 
-from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, instant, print_json, print_table, track
+from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, instant, print_json, print_table
+from muster.cli.records import every
 from muster.log.fsck import check_records
-from muster.log.reader import read_records
 from muster.log.sqlite import log_path
 
 app = typer.Typer(add_completion=False)
@@ -21,7 +21,7 @@ def fsck(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
     Example: muster fsck LOG
     """
     path = log_path(log, cell)
-    found = check_records(path.stem, track(read_records(path), "records"))
+    found = check_records(path.stem, every(log, cell))
     if json:
         print_json(found)
         return OK if found.halt is None else FOUND

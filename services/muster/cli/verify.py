@@ -2,9 +2,9 @@
 
 import typer
 
-from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, print_json, track
+from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, print_json
+from muster.cli.records import admitted
 from muster.events.codec import open_envelope
-from muster.log.reader import read_admitted
 from muster.verify import Judge
 
 app = typer.Typer(add_completion=False)
@@ -21,7 +21,7 @@ def verify(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
     Example: muster verify LOG
     """
     judge = Judge()
-    for envelope, _ in track(read_admitted(log, cell), "cycles"):
+    for envelope, _ in admitted(log, cell):
         judge.judge(open_envelope(envelope))
     summary, violations = judge.summary, judge.violations
     if json:

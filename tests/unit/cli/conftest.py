@@ -1,7 +1,7 @@
 """A small log for the commands to read: two nodes, a job that runs, one that waits, an array."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -20,23 +20,38 @@ WAITS = "018bcfe5-6800-7000-8000-000000000002"
 ARRAY = "018c0000-0000-7000-8000-000000000003"
 
 
+class Writer:
+    """The scheduler of a small log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._core = Core("main")
+        self._file = SqliteFile.open(folder, "main", writer=True)
+        self._keep(self._core.start_term(0, "0" * 32, "here", "test", 0))
+
+    def write(self, at_us: int, messages: Iterable[Message]) -> None:
+        """Take these messages and append what follows."""
+        for message in messages:
+            self._core.offer(message)
+        while (data := self._core.cycle(at_us)) is not None:
+            self._keep(data)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._file.close()
+
+    def _keep(self, data: bytes) -> None:
+        self._file.append(data)
+        self._core.read_back(data)
+
+
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a log. Nobody may write to it."""
+    """The folder of a log of three cycles. Nobody may write to it."""
     folder = tmp_path_factory.mktemp("log")
-    core = Core("main")
-    with SqliteFile.open(folder, "main", writer=True) as file:
-
-        def keep(data: bytes) -> None:
-            file.append(data)
-            core.read_back(data)
-
-        keep(core.start_term(0, "0" * 32, "here", "test", 0))
-        for index, at_us in enumerate((1_000_000, 2_000_000)):
-            for message in MESSAGES[index]:
-                core.offer(message)
-            while (data := core.cycle(at_us)) is not None:
-                keep(data)
+    writer = Writer(folder)
+    writer.write(1_000_000, NODES_ARRIVE)
+    writer.write(2_000_000, JOBS_ARRIVE)
+    writer.close()
     return folder
 
 
@@ -75,11 +90,9 @@ def _submitted(job: str, name: str, gpus: int, count: int = 1, array: int | None
     return JobSubmitted(job=job, name=name, user="ada", request=JobRequest(groups=(group,), array=array))
 
 
-MESSAGES = (
-    (_node(0, "n1"), _node(1, "n2")),
-    (
-        _job(0, _submitted(RUNS, "train", 8)),
-        _job(1, _submitted(WAITS, "large", 8, count=2)),
-        _job(2, _submitted(ARRAY, "sweep", 1, array=3)),
-    ),
+NODES_ARRIVE = (_node(0, "n1"), _node(1, "n2"))
+JOBS_ARRIVE = (
+    _job(0, _submitted(RUNS, "train", 8)),
+    _job(1, _submitted(WAITS, "large", 8, count=2)),
+    _job(2, _submitted(ARRAY, "sweep", 1, array=3)),
 )

@@ -1,6 +1,8 @@
 """What the commands print, and their exit status: 0 well, 1 found something, 2 makes no sense, 3 cannot be read."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from muster.cli.main import COMMANDS, run
 from muster.events.registry import KINDS
-from tests.unit.cli.conftest import ARRAY, RUNS, WAITS
+from tests.unit.cli.conftest import ARRAY, NODES_ARRIVE, RUNS, WAITS, Writer
 
 Altered = Callable[[int, Callable[[bytes], bytes]], Path]
 
@@ -139,6 +141,18 @@ def test_entries_are_chosen_by_cycle_and_kind(capsys: pytest.CaptureFixture[str]
     assert [entry["body"]["job"] for entry in entries if entry["kind"] == "JobSubmitted"] == [RUNS, WAITS, ARRAY]
     assert {entry["side"] for entry in entries if entry["kind"] == "InstanceBound"} == {"decision"}
     assert {entry["kind"] for entry in entries} <= set(KINDS)
+
+
+def test_follow_prints_what_is_appended_later(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    command = [sys.executable, "-c", "from muster.cli.main import main; main()", "log", str(tmp_path), "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline().startswith("1 0.000000 = TermStarted")
+        writer.write(1_000_000, NODES_ARRIVE)
+        assert following.stdout.readline().startswith("2 1.000000 < NodeRegistered node=n1")
+        following.kill()
+    writer.close()
 
 
 def test_the_state_stands_at_any_cycle(capsys: pytest.CaptureFixture[str], log: Path) -> None:
