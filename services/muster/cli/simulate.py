@@ -51,6 +51,10 @@ def openb(
         Path | None,
         typer.Option("--curve", help="With --protocol fgd: write allocated % by arrived % here (CSV).", metavar="FILE"),
     ] = None,
+    hurry: Annotated[
+        int,
+        typer.Option("--hurry", help="Pods come so many times as fast as they did, and run as long.", min=1, metavar="N"),
+    ] = 1,
     list_limit: Annotated[int | None, typer.Option("--list-limit", help="Only so many arrivals, the first.", min=1)] = None,
     json: Json = False,
 ) -> None:
@@ -63,6 +67,8 @@ def openb(
     for option, value in (("arrivals", arrivals), ("node-ties", node_ties), ("published", published), ("curve", curve)):
         if value is not None and protocol_name != "fgd":
             raise Failure(f"--{option} belongs to --protocol fgd")
+    if hurry > 1 and protocol_name == "fgd":
+        raise Failure("--hurry belongs to --protocol trace: the other one has no times")
     if published is not None and (policy == "default" or list_limit is not None):
         raise Failure("--published compares a whole run of the policy bestfit or fgd")
     cluster = loader.read_nodes(nodes)
@@ -70,7 +76,7 @@ def openb(
     chosen = protocol.policy(policy, jobs)
     if protocol_name == "trace":
         loader.check_times(pods, jobs)
-        jobs = sorted(jobs, key=lambda pod: (pod.created_s or 0, pod.name))[:list_limit]
+        jobs = loader.hurried(jobs, hurry)[:list_limit]
         with _new_log(log) as file, _Bar(len(jobs)) as bar:
             summary = run.replay(cluster, jobs, chosen, file, bar.at)
             path = file.path
@@ -158,12 +164,13 @@ def _report(summary: run.Summary, path: Path, curve: Mapping[int, float], json: 
     if curve:
         rows.append(("dropped", f"{summary.dropped:,} that fitted nowhere when they arrived"))
     else:
-        rows += [("ended", f"{summary.ended:,}"), ("pending", f"{summary.pending:,}")]
+        running = summary.pods - summary.ended - summary.pending - summary.rejected
+        rows += [("ended", f"{summary.ended:,}"), ("running", f"{running:,}"), ("pending", f"{summary.pending:,}")]
     if summary.rejected:
         rows.append(("rejected", f"{summary.rejected:,}"))
     rows.append(("GPUs allocated", _share(summary.allocated_milli, total_milli)))
     if not curve:
-        rows.append(("at most", _share(summary.peak_milli, total_milli)))
+        rows.append(("at its peak", _share(summary.peak_milli, total_milli)))
     rows.append(("decisions", f"{summary.decisions:,} in {summary.cycles:,} cycles, {rate:,}/s with the log written"))
     rows.append(("log", f"{path} ({size / 1_000_000:.1f} MB)"))
     print_table(("", ""), rows)

@@ -13,6 +13,7 @@ from muster.simulator.openb.loader import (
     Pod,
     TraceError,
     check_times,
+    hurried,
     job_id,
     job_submitted,
     node_registered,
@@ -153,3 +154,10 @@ def test_every_node_has_a_rank_of_its_own(write: Write) -> None:
         read_ranks(write("node,seed42\nn-1,0\n"), 42, nodes)
     with pytest.raises(TraceError, match="line 3: column seed42: 0 stands already in line 2"):
         read_ranks(write("node,seed42\nn-1,0\nn-0,0\n"), 42, nodes)
+
+
+def test_a_hurried_trace_comes_faster_and_runs_as_long(write: Write) -> None:
+    pods = read_pods(write(PODS))
+    faster = hurried(pods, 10)
+    assert [(pod.name, pod.created_s) for pod in faster] == [("p-0", 0), ("p-1", 2), ("p-2", 3), ("p-3", 3)]
+    assert [pod.duration_us for pod in faster] == [pod.duration_us for pod in pods]

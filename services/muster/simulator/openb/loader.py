@@ -158,6 +158,17 @@ def check_times(path: Path, pods: Sequence[Pod]) -> None:
                 )
 
 
+def hurried(pods: Sequence[Pod], times: int) -> list[Pod]:
+    """The pods created in so many times less time, each running as long as it did, in the order of their creation."""
+    found = []
+    for pod in pods:
+        created_s = (pod.created_s or 0) // times
+        scheduled_s = None if pod.scheduled_s is None else created_s
+        deleted_s = created_s + pod.duration_us // MICROS_A_SECOND
+        found.append(msgspec.structs.replace(pod, created_s=created_s, scheduled_s=scheduled_s, deleted_s=deleted_s))
+    return sorted(found, key=lambda pod: (pod.created_s or 0, pod.name))
+
+
 def node_registered(node: Node, tasks_max: int = 1000) -> NodeRegistered:
     """The input that a node of the trace makes. Its GPUs are named after it; their memory is not in the trace."""
     devices = tuple([Device(uuid=f"{node.name}-gpu-{index}", model=node.model) for index in range(node.gpus)])
