@@ -1,0 +1,1 @@
+"""How fast the engine decides: figures, each beside its floor."""
