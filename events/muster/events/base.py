@@ -54,6 +54,8 @@ AttemptNumber = Annotated[int, Meta(ge=1, le=INT_MAX)]
 NodeRow = Annotated[int, Meta(ge=0, le=1_000_000)]
 """The number of a node's place in the state: the lowest that was free when the node registered."""
 DeviceIndex = Annotated[int, Meta(ge=0, le=1_000_000)]
+ExitCode = Annotated[int, Meta(ge=-1024, le=65_535)]
+"""Exit status of a process; -n for signal n."""
 DeviceHealth = Literal["healthy", "degraded", "failed"]
 
 

@@ -21,6 +21,7 @@ from muster.events.base import (
     AttemptNumber,
     DeviceIndex,
     Event,
+    ExitCode,
     InstanceIndex,
     JobKey,
     Label,
@@ -119,7 +120,7 @@ class StopOrdered(Event, frozen=True, kw_only=True):
     kill_at_us: Micros
     node: Annotated[str, Meta(max_length=63)] = ""
     """The node to blame, where one is."""
-    code: int = 0
+    code: ExitCode = 0
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
@@ -130,11 +131,11 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     attempt: AttemptNumber
     then: Literal["pending", "finished", "failed", "cancelled"]
     reason: Annotated[str, Meta(max_length=64)] = ""
-    code: int = 0
+    code: ExitCode = 0
     not_before_us: Micros = 0
     """With `pending`: not bound again before this instant."""
-    avoid: Annotated[str, Meta(max_length=63)] = ""
-    """With `pending`: the uid of a node that this job is not put on again; empty for none. """
+    avoid: Annotated[str, Meta(max_length=64)] = ""
+    """With `pending`: the uid of a node that this job is not put on again; empty for none."""
     charged: bool = False
     """Whether this counts against `max_retries`."""
 

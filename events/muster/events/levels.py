@@ -13,6 +13,7 @@ from muster.events.base import (
     AttemptNumber,
     DeviceHealth,
     DeviceIndex,
+    ExitCode,
     InstanceIndex,
     JobKey,
     Micros,
@@ -34,7 +35,7 @@ class TaskReport(Part, frozen=True, kw_only=True):
     attempt: AttemptNumber
     rank: Rank
     phase: Literal["preparing", "ready", "running", "exited"]
-    code: Annotated[int, Meta(ge=-1024, le=65_535)] = 0
+    code: ExitCode = 0
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     blame: Literal["", "job", "node"] = ""
     reason: Text = ""

@@ -15,6 +15,7 @@ from muster.events.base import (
     AttemptNumber,
     DeviceHealth,
     Event,
+    ExitCode,
     InstanceIndex,
     JobKey,
     Label,
@@ -144,8 +145,7 @@ class TaskExited(Event, frozen=True, kw_only=True):
     instance: InstanceIndex
     attempt: AttemptNumber
     rank: Rank
-    code: Annotated[int, Meta(ge=-1024, le=65_535)] = 0
-    """Exit status; -n for signal n."""
+    code: ExitCode = 0
     blame: Literal["", "job", "node"] = ""
     """Whose fault a failure is, where the agent knows: an image that cannot be had is the node's."""
     reason: Text = ""

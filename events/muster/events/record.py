@@ -18,6 +18,7 @@ GENESIS = "0" * 64
 
 Number = Annotated[int, Meta(ge=1, le=2**53)]
 Term = Annotated[int, Meta(ge=1, le=2**53)]
+Offset = Annotated[int, Meta(ge=0, le=2**53)]
 Digest = Annotated[str, Meta(min_length=64, max_length=64, extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]
 
 
@@ -44,7 +45,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     started: TermStarted | None = None
     inputs: tuple[msgspec.Raw, ...] = ()
     decisions: tuple[msgspec.Raw, ...] = ()
-    positions: dict[str, int] = {}
+    positions: dict[Label, Offset] = {}
     """The next offset to read of each source partition that this cycle moved: `topic/partition` to offset."""
     policy: Label = "default/1"
     previous: Digest
