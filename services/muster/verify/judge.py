@@ -201,7 +201,7 @@ class Judge:
                 if node in kept.uses and kept.instance is not asker and not outranks(asker, kept.instance):
                     taken += kept.uses[node]
                     spared |= kept.victims if wait else {}
-            fault = shortage(node, asked, held(node, spared) + taken)
+            fault = shortage(node, asked, held(node, spared) + taken, strict=not wait)
             if fault:
                 return fault
         return ""
@@ -307,7 +307,8 @@ class Judge:
         instance, reason, held = attempt.instance, attempt.stop_reason or event.reason, attempt.holding()
         most, own, then = instance.job.request.max_retries, attempt.own_failure, event.then
         self._check(not held, "held", f"attempt {event.attempt} ends while {held} of its tasks hold something")
-        well = attempt.went_well() and attempt.started_us >= 0 and attempt.stop_reason in ("", "finished")
+        clean = all(task.phase == "exited" and not task.code for task in attempt.tasks.values())
+        well = attempt.stop_reason == "finished" or (clean and attempt.started_us >= 0 and not attempt.stop_reason)
         so = {
             "finished": attempt.went_well(),
             "cancelled": instance.cancelled,

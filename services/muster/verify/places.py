@@ -60,10 +60,10 @@ def device_fault(node: Node, group: GroupRequest, indices: tuple[int, ...]) -> s
     return ""
 
 
-def shortage(node: Node, asked: Iterable[Use], taken: Iterable[Use]) -> str:
+def shortage(node: Node, asked: Iterable[Use], taken: Iterable[Use], strict: bool = False) -> str:
     """What is asked, with what is taken, stays within the node and its devices, less foreign use.
 
-    Only amounts that are asked for are judged: in others a node may be over its capacity, by an update or a failure.
+    In amounts that are not asked for a node may be over its capacity, by an update or a failure, unless `strict`.
     """
     spec, foreign, old = node.spec, node.foreign, _total(node, taken)
     room: dict[str | int, int] = {
@@ -74,7 +74,7 @@ def shortage(node: Node, asked: Iterable[Use], taken: Iterable[Use]) -> str:
         **{i: 0 if device.uuid in foreign.devices else _capacity(device) for i, device in enumerate(node.devices)},
     }
     for what, amount in _total(node, asked).items():
-        if amount and amount + old.get(what, 0) > room.get(what, 0):
+        if (amount or strict) and amount + old.get(what, 0) > room.get(what, 0):
             name = f"units of device {what}" if isinstance(what, int) else what
             return f"{node.name} has {room.get(what, 0)} {name}: {old.get(what, 0)} are taken and {amount} more are given"
     return ""
