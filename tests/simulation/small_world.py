@@ -39,6 +39,10 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+class NoEnd(BaseException):
+    """The world goes on and on."""
+
+
 class Exited(BaseException):
     """The process left by itself."""
 
@@ -315,7 +319,8 @@ class World:
     def act(self) -> None:
         """Producers and agents do what they do; once all jobs are over the schedulers are told to stop."""
         self.acts += 1
-        assert self.acts < self.acts_max, f"no end after {self.acts} turns: {self.left()}"
+        if self.acts > self.acts_max:
+            raise NoEnd(f"no end after {self.acts} turns; {len(self.left())} jobs are left")
         if self.script:
             job, data = self.script.pop(0)
             self.topics.put(f"{JOBS}/0", data, self.wall_us, job)

@@ -66,9 +66,13 @@ class Core:
         """The next message to be taken."""
         return self.recorder.buffer.first()
 
+    def beat_due_us(self) -> int | None:
+        """When the next beat is due by log time; None where none is. Before it `muster.nodes` is read to its end."""
+        return self.recorder.beats.due_us(self.engine.state)
+
     def beat_due(self, at_us: int) -> bool:
-        """Whether a beat is due: then read `muster.nodes` to its end first."""
-        due_us = self.recorder.beats.due_us(self.engine.state)
+        """Whether a beat is due."""
+        due_us = self.beat_due_us()
         return due_us is not None and due_us <= at_us
 
     @property
@@ -156,10 +160,8 @@ class Core:
             self.head = verdict.head
             self._pending = None
             self._folded = False
-            if own and verdict.envelope.started is not None:
-                self.term = verdict.head.term
-                self.recorder.restart()
-                self.recorder.beats.start(verdict.envelope.at_us)
+            if verdict.envelope.started is not None:
+                self._begin_term(own, verdict.envelope.at_us)
         elif isinstance(verdict, Void):
             self.voids[verdict.reason] = self.voids.get(verdict.reason, 0) + 1
             if own:
@@ -190,6 +192,15 @@ class Core:
         """Go on with a state that was rebuilt from the log: the same cycle, made anew."""
         check(self._pending is None and state.number == self.head.number, "only the state of the head can be replaced")
         self.engine = Engine(state)
+
+    def _begin_term(self, own: bool, at_us: int) -> None:
+        """A term begins, ours or another's. Whatever was read and not recorded is read anew by whoever leads."""
+        self.term = self.head.term if own else 0
+        self.recorder.restart()
+        if own:
+            self.recorder.beats.start(at_us)
+        else:
+            self.recorder.beats.stop()
 
     def _fold(self, cycle: Cycle) -> None:
         state = self.engine.state

@@ -17,7 +17,19 @@ from muster.scheduler.loop import EXIT_BROKEN, EXIT_DOUBT, EXIT_HALTED, EXIT_REP
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import Snapshots
 from muster.scheduler.terms import takeover_delay_us
-from tests.simulation.small_world import CELL, WALL_US, Exited, TopicsInbox, World, WorldClock, WorldLog, leave, submission
+from tests.simulation.small_world import (
+    CELL,
+    WALL_US,
+    Exited,
+    TopicsInbox,
+    World,
+    WorldClock,
+    WorldLog,
+    leave,
+    report,
+    spec,
+    submission,
+)
 from tests.unit.scheduler.driving import Driver
 
 ALONE = Settings(takeover_after_us=0, takeover_spread_us=0)
@@ -241,6 +253,24 @@ async def test_a_start_that_lost_its_race_makes_a_follower_again() -> None:
     assert core.head.term == 1
     assert core.voids == {LATE_START: 1}
     assert snapshot.digest(core.state) == snapshot.digest(world.view.follow())
+
+
+def test_a_leader_that_reads_anothers_start_follows() -> None:
+    driver = Driver()
+    driver.put("muster.nodes/0", report("n1", spec=spec("n1")))
+    driver.turn()
+    assert driver.core.beat_due_us() is not None
+    rival = Core(CELL)
+    for data in driver.records:
+        rival.follow(data)
+    data = rival.start_term(WALL_US, "f" * 32, "other", "", 0)
+    rival.read_back(data)
+    assert rival.leads
+    driver.core.follow(data)
+    assert not driver.core.leads
+    assert driver.core.term == 0
+    assert driver.core.beat_due_us() is None
+    assert snapshot.digest(driver.core.state) == snapshot.digest(rival.state)
 
 
 async def test_a_log_that_was_cut_stops_the_scheduler_for_good() -> None:
