@@ -196,8 +196,8 @@ class World:
                 job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [])
                 job.instances = [Instance(job) for _ in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
-                for index, instance in enumerate(job.instances):
-                    instance.cancelled |= event.instance in (None, index)
+                for instance in job.instances if (at := event.instance) is None else job.instances[at : at + 1]:
+                    instance.cancelled = True
             case jobs.JobReprioritised() if job is not None:
                 job.priority = event.priority
             case operations.LeaseExtended():
