@@ -96,8 +96,8 @@ class Edge:
         except BAD_BYTES:
             return None
         body = entry.body
-        known = self._names.known
-        if not (body.name in known and body.user in known and body.queue in known and self._is_job(body.job)):
+        fits = self._names.fits
+        if not (fits(body.name) and fits(body.user) and fits(body.queue) and self._is_job(body.job)):
             return None
         if encode(entry) != head:
             return None
@@ -125,11 +125,9 @@ class Edge:
             request=request.part,
             run=run.part,
         )
-        known = self._names.known
-        if not (body.name in known and body.user in known and body.queue in known and self._is_job(body.job)):
+        fits = self._names.fits
+        if not (fits(body.name) and fits(body.user) and fits(body.queue) and self._is_job(body.job)):
             self._check(event)
-            for name in (body.name, body.user, body.queue):
-                self._names.fits(name)
         if not request.checked:
             _accept(request, "request", self._check_request, check_request)
         if not run.checked:
@@ -242,6 +240,10 @@ def check_request(request: JobRequest) -> None:
         raise Malformed("request.groups: two groups have one name")
     if request.success and request.success not in names:
         raise Malformed(f"request.success names the group {request.success!r}, which is not there")
+    if any(group.name == request.success and not group.min for group in request.groups):
+        raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
+    if any(group.name == request.success and not group.min for group in request.groups):
+        raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
 
 
 def check_run(run: JobRun) -> None:

@@ -6,7 +6,6 @@ taken still, and mean the same. Whoever needs more makes a new version of the ki
 """
 
 import json
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from muster.events.upcast import STEPS
 
 Schema = dict[str, Any]
 
-FOLDER = Path(__file__).parents[2] / "schema"
+FOLDER = Path(__file__).parents[3] / "schema"
 """`events/schema` of a checkout."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -217,7 +216,3 @@ def _allowed(schema: Schema) -> list[Any] | None:
 def _say(schema: Schema) -> str:
     name: str = schema.get("$ref", "").rsplit("/", 1)[-1] or schema.get("type", "anything")
     return name
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
