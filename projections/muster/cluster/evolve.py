@@ -99,6 +99,12 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
 def _policy_set(state: State, event: PolicySet) -> None:
     state.policy = event.policy
     state.wakes += 1
+    for job in state.jobs.values():
+        if not job.open:
+            evolve_jobs.set_forget(state, job)
+        for instance in job.instances:
+            if instance.attempt is not None:
+                evolve_jobs.set_immune(state, instance.attempt)
     for node in state.ledger.nodes:
         if node is not None:
             evolve_nodes.set_timer(state, node)

@@ -174,12 +174,10 @@ def fault(state: State, attempt: Attempt, what: Fault) -> None:
 def succeeded(attempt: Attempt) -> bool:
     """Whether the tasks that decide the outcome have all exited with 0."""
     request = attempt.instance.job.request
-    if request.success:
-        deciding = [g for g, group in enumerate(request.groups) if group.name == request.success]
-        tasks = [task for task in attempt.tasks.values() if task.group in deciding]
-    else:
-        tasks = list(attempt.tasks.values())
-    return all(task.phase == "exited" and task.code == 0 for task in tasks)
+    for task in attempt.tasks.values():
+        if (task.phase != "exited" or task.code) and (not request.success or request.groups[task.group].name == request.success):
+            return False
+    return True
 
 
 # Decisions
@@ -214,6 +212,7 @@ def _job_rejected(state: State, event: JobRejected) -> None:
 
 def _instance_bound(state: State, event: InstanceBound) -> None:
     instance = _instance(state, event)
+    job = instance.job
     if instance.phase != "pending" or event.attempt != instance.attempts + 1:
         broken(
             f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
@@ -223,7 +222,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
     _leave_pending(state, instance)
     if state.deferred:
-        state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
+        state.deferred.pop((job.queue, job.gang.digest), None)
     attempt = Attempt(instance, event.attempt, state.at_us, state.number)
     instance.attempt = attempt
     instance.attempts = event.attempt
@@ -257,7 +256,8 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
 
 def _instance_started(state: State, event: InstanceStarted) -> None:
     attempt = _attempt(state, event)
-    check(attempt.phase == "prepare", f"InstanceStarted {event.job}/{event.instance}: the attempt is in {attempt.phase}")
+    if attempt.phase != "prepare":
+        broken(f"InstanceStarted {event.job}/{event.instance}: the attempt is in {attempt.phase}")
     attempt.phase = "run"
     attempt.started_us = state.at_us
     instance = attempt.instance
@@ -266,7 +266,17 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     state.todo.pop(instance.key, None)
     set_timer(state, attempt)
     if state.policy.min_runtime_us:
-        state.timers.set(("immune", event.job, event.instance), state.at_us + state.policy.min_runtime_us)
+        set_immune(state, attempt)
+
+
+def set_immune(state: State, attempt: Attempt) -> None:
+    """When it has run for `min_runtime_us`: from then on it may be a victim, so that somebody may start."""
+    key = ("immune", *attempt.instance.key)
+    until_us = attempt.started_us + state.policy.min_runtime_us
+    if attempt.started_us and until_us > state.at_us:
+        state.timers.set(key, until_us)
+    else:
+        state.timers.cancel(key)
 
 
 def set_timer(state: State, attempt: Attempt) -> None:
@@ -303,7 +313,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
-            state.ledger.pending_freed |= 1 << task.node.row
+            state.ledger.pending_freed |= task.node.bit
     if attempt.held:
         state.todo.pop(instance.key, None)
     else:
@@ -327,14 +337,16 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     attempt = _attempt(state, event)
     instance = attempt.instance
     job = instance.job
-    check(attempt.held == 0, f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
+    if attempt.held:
+        broken(f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
     if attempt.phase != "stop":
         _count_running(state, attempt, -1)
         state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
     instance.attempt = None
-    state.todo.pop(instance.key, None)
+    attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
+    state.todo.pop((event.job, event.instance), None)
     state.timers.cancel(("attempt", event.job, event.instance))
     if state.policy.min_runtime_us:
         state.timers.cancel(("immune", event.job, event.instance))
@@ -378,7 +390,12 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     job.open -= 1
     if not job.open:
         job.over_us = state.at_us
-        state.timers.set(("forget", job.id, 0), state.at_us + state.policy.forget_after_us)
+        set_forget(state, job)
+
+
+def set_forget(state: State, job: Job) -> None:
+    """When the job, which is over, leaves the state."""
+    state.timers.set(("forget", job.id, 0), job.over_us + state.policy.forget_after_us)
 
 
 def _member_lost(state: State, event: MemberLost) -> None:
@@ -463,7 +480,7 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             attempt.by = None
             for task in attempt.tasks.values():
                 if task.holding:
-                    state.ledger.pending_freed |= 1 << task.node.row
+                    state.ledger.pending_freed |= task.node.bit
     state.timers.cancel(("nomination", *key))
     instance = nomination.instance
     if instance.waits is not None:
@@ -485,6 +502,7 @@ def _shape_deferred(state: State, event: ShapeDeferred) -> None:
 
 def _pass_stopped(state: State, event: PassStopped) -> None:
     state.more = True
+    state.todo = dict.fromkeys(sorted(state.todo))
 
 
 def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
@@ -492,6 +510,7 @@ def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
         job = state.jobs.pop(id, None)
         if job is None or job.open:
             broken(f"JobsForgotten names job {id}, which is not over")
+        job.instances = []
         state.timers.cancel(("forget", id, 0))
 
 

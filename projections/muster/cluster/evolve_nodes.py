@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import fault, release
-from muster.cluster.jobs import Fault
+from muster.cluster.jobs import Fault, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
@@ -45,7 +45,7 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         else:
             old.describe(spec)
             old.present = True
-    for task in list(node.tasks):
+    for task in in_order(node):
         if any(not node.devices[index].present or node.devices[index].health == "failed" for index in task.devices):
             fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
         elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
@@ -66,13 +66,18 @@ def _remove(state: State, node: Node) -> None:
     state.missing.pop(node.row, None)
     state.back.pop(node.row, None)
     state.timers.cancel(("node", node.name, node.row))
-    for key in node.claims:
+    for key in sorted(node.claims):
         state.todo[key] = None
+
+
+def in_order(node: Node) -> list[Task]:
+    """The tasks on a node, in an order that does not depend on how the state came about."""
+    return sorted(node.tasks, key=lambda task: (task.attempt.instance.place, task.rank))
 
 
 def lose_tasks(state: State, node: Node, reason: str) -> None:
     """Whatever ran here has ended."""
-    for task in list(node.tasks):
+    for task in in_order(node):
         release(state, task, "lost")
         fault(state, task.attempt, Fault(reason, 0, node.name, lost=True))
 
@@ -81,7 +86,7 @@ def _altered(state: State, node: Node) -> None:
     """What decides whether new work may come here has changed."""
     state.ledger.recount(node)
     state.ledger.alter(node.row)
-    for key in node.claims:
+    for key in sorted(node.claims):
         nomination = state.nominations[key]
         if broken_place(nomination):
             state.todo[key] = None
@@ -239,7 +244,7 @@ def _node_drained(state: State, event: NodeDrained) -> None:
     if node is None:
         return
     node.drained = True
-    for task in node.tasks:
+    for task in in_order(node):
         fault(state, task.attempt, Fault("drained", 0, node.name, lost=True))
     _altered(state, node)
 
@@ -260,7 +265,7 @@ def _device_health_changed(state: State, event: DeviceHealthChanged) -> None:
         if device.uuid == event.device and device.health != event.health:
             device.health = event.health
             if event.health == "failed":
-                for task in node.tasks:
+                for task in in_order(node):
                     if index in task.devices:
                         fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
             _altered(state, node)

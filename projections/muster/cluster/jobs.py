@@ -127,8 +127,10 @@ class Instance:
         "ended_us",
         "index",
         "job",
+        "key",
         "not_before_us",
         "phase",
+        "place",
         "reason",
         "retries",
         "start_failures",
@@ -138,6 +140,10 @@ class Instance:
     def __init__(self, job: "Job", index: int) -> None:
         self.job = job
         self.index = index
+        self.key: tuple[str, int] = (job.id, index)
+        """Job and number."""
+        self.place: Place = (*job.place, index)
+        """Its place among equals, kept over requeues."""
         self.phase = "pending"
         self.attempt: Attempt | None = None
         self.attempts = 0
@@ -151,16 +157,6 @@ class Instance:
         self.code = 0
         self.waits: object | None = None
         """The class of the pending queue in which it stands, if it does."""
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Job and number."""
-        return self.job.id, self.index
-
-    @property
-    def place(self) -> Place:
-        """Its place among equals, kept over requeues."""
-        return (*self.job.place, self.index)
 
 
 class Job:

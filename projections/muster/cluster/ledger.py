@@ -13,7 +13,6 @@ from typing import Final
 
 from muster.cluster.jobs import Task
 from muster.cluster.nodes import LEVELS, Node
-from muster.cluster.shapes import Shape
 
 HISTORY_MAX: Final = 4096
 
@@ -69,32 +68,22 @@ class Ledger:
         node = task.node
         node.tasks[task] = None
         self.touched.append(node.row)
-        if node.plain:
-            self._take(node, task.shape, task.devices)
-        else:
+        if not node.plain:
             self.recount(node)
-
-    def release(self, task: Task) -> None:
-        """The task holds nothing any more. Cost: its devices."""
-        node = task.node
-        del node.tasks[task]
-        self.touched.append(node.row)
-        if node.plain:
-            self._give(node, task.shape, task.devices)
-        else:
-            self.recount(node)
-
-    def _take(self, node: Node, shape: Shape, devices: tuple[int, ...]) -> None:
+            return
+        shape = task.shape
         node.cpu_free -= shape.cpu_milli
         node.memory_free -= shape.memory_mib
         node.disk_free -= shape.disk_mib
         node.tasks_free -= 1
+        devices = task.devices
         if devices:
             free = node.device_free
             if shape.gpus:
+                units = node.device_units
                 for index in devices:
-                    free[index] -= node.devices[index].units
-                bit = 1 << node.row
+                    free[index] -= units[index]
+                bit = node.bit
                 whole = self.whole
                 before = node.whole_free
                 after = node.whole_free = before - len(devices)
@@ -105,18 +94,28 @@ class Ledger:
                 free[index] -= shape.units(node.devices[index].memory_mib)
                 self._reindex(node)
 
-    def _give(self, node: Node, shape: Shape, devices: tuple[int, ...]) -> None:
+    def release(self, task: Task) -> None:
+        """The task holds nothing any more. Cost: its devices."""
+        node = task.node
+        del node.tasks[task]
+        self.touched.append(node.row)
+        if not node.plain:
+            self.recount(node)
+            return
+        shape = task.shape
         node.cpu_free += shape.cpu_milli
         node.memory_free += shape.memory_mib
         node.disk_free += shape.disk_mib
         node.tasks_free += 1
-        bit = 1 << node.row
+        bit = node.bit
         self.pending_freed |= bit
+        devices = task.devices
         if devices:
             free = node.device_free
             if shape.gpus:
+                units = node.device_units
                 for index in devices:
-                    free[index] += node.devices[index].units
+                    free[index] += units[index]
                 whole = self.whole
                 before = node.whole_free
                 after = node.whole_free = before + len(devices)
@@ -131,7 +130,7 @@ class Ledger:
         """Bring the indexes up to the node's devices."""
         whole, levels = node.whole_free, node.levels
         node.count_devices()
-        bit = 1 << node.row
+        bit = node.bit
         if node.whole_free != whole:
             self.whole[whole] ^= bit
             self.whole[node.whole_free] ^= bit
@@ -146,7 +145,7 @@ class Ledger:
         self.touched.append(node.row)
         whole, levels = node.whole_free, node.levels
         node.recount()
-        bit = 1 << node.row
+        bit = node.bit
         while len(self.whole) <= max(len(node.devices), whole):
             self.whole.append(0)
         if node.whole_free != whole:
@@ -168,7 +167,7 @@ class Ledger:
         else:
             self.nodes[node.row] = node
         self.rows[node.name] = node.row
-        bit = 1 << node.row
+        bit = node.bit
         self.registered |= bit
         while len(self.whole) <= len(node.devices):
             self.whole.append(0)
@@ -181,7 +180,7 @@ class Ledger:
 
     def remove(self, node: Node) -> None:
         """The node gives up its row; nothing may be held on it."""
-        bit = 1 << node.row
+        bit = node.bit
         self.whole[node.whole_free] ^= bit
         for level in range(LEVELS):
             if node.levels >> level & 1:

@@ -74,11 +74,13 @@ class Node:
     """A node and what is free on it."""
 
     __slots__ = (
+        "bit",
         "boot",
         "claims",
         "cordoned",
         "cpu_free",
         "device_free",
+        "device_units",
         "devices",
         "disk_free",
         "drained",
@@ -101,10 +103,13 @@ class Node:
         "uid",
         "uniform",
         "whole_free",
+        "whole_units",
     )
 
     def __init__(self, row: int, name: str, uid: str, boot: str, spec: NodeSpec, at_us: int) -> None:
         self.row = row
+        self.bit = 1 << row
+        """The row, as the indexes have it."""
         self.name = name
         self.uid = uid
         self.boot = boot
@@ -125,6 +130,8 @@ class Node:
         self.claims: dict[tuple[str, int], Claim] = {}
         self.cpu_free = self.memory_free = self.disk_free = self.tasks_free = 0
         self.device_free: list[int] = []
+        self.device_units: list[int] = []
+        """What each device is in all."""
         self.whole_free = 0
         self.levels = 0
         self.plain = True
@@ -132,6 +139,8 @@ class Node:
         self.uniform = True
         """Whether all devices are of one model and memory."""
         self.islands = 0
+        self.whole_units = 0
+        """Where all devices are alike, what one of them is in units."""
         self.recount()
 
     @property
@@ -170,21 +179,22 @@ class Node:
             for index, units in claim.devices.items():
                 free[index] -= max(0, units)
         self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
+        self.device_units = [device.units for device in devices]
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
         self.plain = not self.claims and all(device.usable for device in devices)
-        usable = [device for device in devices if device.usable]
-        self.uniform = all(d.model == usable[0].model and d.memory_mib == usable[0].memory_mib for d in usable[1:])
-        self.islands = len(dict.fromkeys([device.island for device in usable]))
+        present = [device for device in devices if device.present]
+        self.uniform = all(d.model == present[0].model and d.memory_mib == present[0].memory_mib for d in present[1:])
+        self.whole_units = present[0].units if present else 1
+        self.islands = len(dict.fromkeys([device.island for device in present]))
         self.count_devices()
 
     def count_devices(self) -> None:
         """The entries of this node in the device indexes."""
         whole = levels = 0
-        for free, device in zip(self.device_free, self.devices, strict=True):
-            if free > 0:
-                if free == device.units:
-                    whole += 1
-                else:
-                    levels |= 1 << (free * LEVELS // device.units)
+        for free, units in zip(self.device_free, self.device_units, strict=True):
+            if free == units:
+                whole += 1
+            elif free > 0:
+                levels |= 1 << (free * LEVELS // units)
         self.whole_free = whole
         self.levels = levels

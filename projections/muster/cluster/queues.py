@@ -44,14 +44,20 @@ class PendingClass:
         return None
 
 
+EMPTY_MAX = 4096
+"""So many classes in which nobody waits are kept for the next who comes."""
+
+
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count")
+    __slots__ = ("classes", "count", "empty")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.count = 0
+        self.empty = 0
+        """Classes in which nobody waits."""
 
     def add(self, instance: Instance, nominated: bool) -> None:
         """It waits from now on. One that is nominated is a class of its own."""
@@ -60,6 +66,8 @@ class PendingQueue:
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)
+        elif not found.count:
+            self.empty -= 1
         heapq.heappush(found.heap, (instance.place, instance))
         found.count += 1
         instance.waits = found
@@ -67,13 +75,21 @@ class PendingQueue:
 
     def discard(self, instance: Instance) -> None:
         """It waits no more (or did not)."""
-        waits = instance.waits
-        if isinstance(waits, PendingClass):
-            waits.count -= 1
-            instance.waits = None
-            self.count -= 1
-            if not waits.count:
+        waits: PendingClass | None = instance.waits  # type: ignore[assignment]
+        if waits is None:
+            return
+        waits.count -= 1
+        instance.waits = None
+        self.count -= 1
+        if not waits.count:
+            waits.heap.clear()
+            if waits.key[4] is not None:
                 del self.classes[waits.key]
+                return
+            self.empty += 1
+            if self.empty > EMPTY_MAX:
+                self.classes = {key: each for key, each in self.classes.items() if each.count}
+                self.empty = 0
 
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.cluster.evolve_jobs import claim_places, enqueue, set_timer, succeeded
+from muster.cluster.evolve_jobs import claim_places, enqueue, set_forget, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
@@ -108,7 +108,6 @@ class _Instance(_Row):
     ended_us: int
     reason: str
     code: int
-    immune: bool
     attempt: _Attempt | None
 
 
@@ -184,7 +183,7 @@ def encode(state: State) -> bytes:
                     _Nomination(
                         *key,
                         nomination.placements,
-                        tuple([AttemptRef(*attempt.instance.key, attempt.number) for attempt in nomination.victims]),
+                        tuple([AttemptRef(*a.instance.key, a.number) for a in nomination.victims if a.held]),
                         nomination.at_us,
                         nomination.until_us,
                     )
@@ -313,7 +312,6 @@ def _instance_out(state: State, instance: Instance) -> _Instance:
         instance.ended_us,
         instance.reason,
         instance.code,
-        state.timers.get(("immune", *instance.key)) is not None,
         None if attempt is None else _attempt_out(attempt),
     )
 
@@ -402,9 +400,7 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
         job.open += instance.phase not in TERMINAL
         if item.attempt is not None:
             instance.attempt = _attempt_in(state, instance, item.attempt, gone)
-            if item.immune:
-                since = item.attempt.started_us + state.policy.min_runtime_us
-                state.timers.set(("immune", *instance.key), since)
+            set_immune(state, instance.attempt)
 
 
 def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str, Node]) -> Attempt:
@@ -446,7 +442,7 @@ def _reindex(state: State) -> None:
     """Everything that follows from the rest."""
     for job in state.jobs.values():
         if not job.open:
-            state.timers.set(("forget", job.id, 0), job.over_us + state.policy.forget_after_us)
+            set_forget(state, job)
         for instance in job.instances:
             attempt = instance.attempt
             if instance.phase == "pending":

@@ -40,29 +40,81 @@ class BestFit:
     def one(self, candidates: Candidates, excluded: int) -> Spot | None:
         """The best spot for one task, not on `excluded` rows (bits), or None."""
         shape = candidates.shape
-        nodes = self.ledger.nodes
         for _, tier in candidates.tiers:
             live = tier & candidates.maybe & ~excluded if excluded else tier & candidates.maybe
-            if not live:
-                continue
-            if not shape.gpus:
-                for spot in self._walk(candidates, live, 1):
+            if live:
+                if shape.gpus:
+                    spot = self._one_whole(candidates, shape, live)
+                elif shape.share:
+                    spot = self._one_share(candidates, shape, live)
+                else:
+                    spot = self._one_bare(candidates, shape, live)
+                if spot is not None:
                     return spot
-                continue
-            whole = self.ledger.whole
-            for count in range(shape.gpus, len(whole)):
-                found = live & whole[count]
-                while found:
-                    low = found & -found
-                    row = low.bit_length() - 1
-                    node = nodes[row]
-                    assert node is not None
-                    if fits(node, shape):
-                        devices = take_whole(node, shape, node.device_free)
-                        if devices is not None:
-                            return row, devices
-                    found ^= low
+        return None
+
+    def _one_whole(self, candidates: Candidates, shape: Shape, live: int) -> Spot | None:
+        nodes = self.ledger.nodes
+        for bits in self.ledger.whole[shape.gpus :]:
+            found = live & bits
+            while found:
+                low = found & -found
+                row = low.bit_length() - 1
+                node: Node = nodes[row]  # type: ignore[assignment]
+                if fits(node, shape):
+                    devices = take_whole(node, shape, node.device_free)
+                    if devices is not None:
+                        return row, devices
+                found ^= low
+                candidates.maybe &= ~low
+        return None
+
+    def _one_share(self, candidates: Candidates, shape: Shape, live: int) -> Spot | None:
+        ledger = self.ledger
+        nodes = ledger.nodes
+        level = shape.gpu_milli * LEVELS // 1000
+        for bits in ledger.partial[level:]:
+            found = live & bits
+            while found:
+                low = found & -found
+                row = low.bit_length() - 1
+                node: Node = nodes[row]  # type: ignore[assignment]
+                if fits(node, shape):
+                    devices = take_share(node, shape, node.device_free, level, LEVELS)
+                    if devices is not None:
+                        return row, devices
+                else:
                     candidates.maybe &= ~low
+                found ^= low
+            level += 1
+        for bits in ledger.whole[1:]:
+            found = live & bits
+            while found:
+                low = found & -found
+                row = low.bit_length() - 1
+                node = nodes[row]  # type: ignore[assignment]
+                if fits(node, shape):
+                    devices = take_share(node, shape, node.device_free, None, LEVELS)
+                    if devices is not None:
+                        return row, devices
+                else:
+                    candidates.maybe &= ~low
+                found ^= low
+        return None
+
+    def _one_bare(self, candidates: Candidates, shape: Shape, live: int) -> Spot | None:
+        nodes = self.ledger.nodes
+        bare = self.index.bare
+        rest = live & ~bare
+        for at, bits in enumerate((live & bare, *self.ledger.whole)):
+            found = rest & bits if at else bits
+            while found:
+                low = found & -found
+                row = low.bit_length() - 1
+                if fits(nodes[row], shape):  # type: ignore[arg-type]
+                    return row, ()
+                found ^= low
+                candidates.maybe &= ~low
         return None
 
     def many(self, candidates: Candidates, want: int, excluded: int) -> list[Spot]:
@@ -74,9 +126,10 @@ class BestFit:
             if live and len(spots) < want:
                 if shape.gpus:
                     self._whole(candidates, live, want, spots)
+                elif shape.share:
+                    spots.extend(self._shares(candidates, live, want - len(spots)))
                 else:
-                    for spot in self._walk(candidates, live, want - len(spots)):
-                        spots.append(spot)
+                    self._bare(candidates, live, want, spots)
         return spots
 
     def at_most(self, candidates: Candidates, want: int) -> bool:
@@ -122,27 +175,21 @@ class BestFit:
                 if len(spots) >= want:
                     return
 
-    def _walk(self, candidates: Candidates, live: int, want: int) -> Iterator[Spot]:
-        """Spots for tasks that share a device or need none, up to `want`."""
+    def _bare(self, candidates: Candidates, live: int, want: int, spots: list[Spot]) -> None:
         shape = candidates.shape
-        whole = self.ledger.whole
-        if not shape.share:
-            bare = self.index.bare
-            for found in (live & bare, *[live & bits & ~bare for bits in whole]):
-                while found:
-                    low = found & -found
-                    found ^= low
-                    row = low.bit_length() - 1
-                    limit = room(self.ledger.node(row), shape, want)
-                    if not limit:
-                        candidates.maybe &= ~low
-                    for _ in range(limit):
-                        yield row, ()
-                    want -= limit
-                    if want <= 0:
-                        return
-            return
-        yield from self._shares(candidates, live, want)
+        bare = self.index.bare
+        rest = live & ~bare
+        for found in (live & bare, *[rest & bits for bits in self.ledger.whole]):
+            while found:
+                low = found & -found
+                found ^= low
+                row = low.bit_length() - 1
+                limit = room(self.ledger.node(row), shape, want - len(spots))
+                if not limit:
+                    candidates.maybe &= ~low
+                spots.extend([(row, ())] * limit)
+                if len(spots) >= want:
+                    return
 
     def _shares(self, candidates: Candidates, live: int, want: int) -> Iterator[Spot]:
         shape = candidates.shape

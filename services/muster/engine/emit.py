@@ -9,25 +9,34 @@ from muster.events.decisions import PassStopped
 class Emitter:
     """The decisions of one cycle."""
 
-    __slots__ = ("decisions", "full", "places_left", "state")
+    __slots__ = ("_evolve", "_most", "decisions", "full", "places_left", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.decisions: list[Event] = []
+        self._evolve = evolve
+        self._most = state.policy.decisions_max - 1
         self.places_left = state.policy.placements_max
         self.full = False
         """The cycle holds no more: what is left to decide is decided in the next one."""
 
     def emit(self, decision: Event) -> None:
         """Decide this."""
-        evolve(self.state, decision)
-        self.decisions.append(decision)
-        if len(self.decisions) >= self.state.policy.decisions_max - 1:
+        self._evolve(self.state, decision)
+        decisions = self.decisions
+        decisions.append(decision)
+        if len(decisions) >= self._most:
             self.full = True
 
-    def room_for(self, places: int) -> bool:
-        """Whether so many placements still fit into the cycle; if not, it is full."""
-        if places > self.places_left:
+    def room_for(self, places: int, decisions: int = 1) -> bool:
+        """Whether so many placements in so many decisions still fit into the cycle.
+
+        If not, it is full; unless they would fit into none, which the next cycle cannot mend.
+        """
+        policy = self.state.policy
+        if places > policy.placements_max or decisions > policy.decisions_max - 1:
+            return False
+        if places > self.places_left or len(self.decisions) + decisions > policy.decisions_max - 1:
             self.full = True
             return False
         return True

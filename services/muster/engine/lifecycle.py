@@ -37,7 +37,7 @@ def next_decision(state: State, instance: Instance) -> Event | None:
         if attempt.ready == len(attempt.tasks):
             return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
         return None
-    if succeeded(attempt):
+    if attempt.held < len(attempt.tasks) and succeeded(attempt):
         return _leave(state, attempt, "finished", "", 0)
     if not attempt.held:
         return _ended(state, attempt, "task-missing", "", 0)
@@ -107,18 +107,18 @@ def _ended(state: State, attempt: Attempt, reason: str, node: str, code: int) ->
     """Nothing is held: back to the queue, or over."""
     instance = attempt.instance
     job = instance.job
+    if reason == "finished" and not instance.cancelling:
+        return AttemptEnded(job=job.id, instance=instance.index, attempt=attempt.number, then="finished", reason=reason)
     then = "pending"
     charged = False
     not_before_us = 0
     avoid = ""
     if instance.cancelling:
         then, reason = "cancelled", "cancelled"
-    elif reason == "finished":
-        then = "finished"
     elif reason == "time-limit":
         then = "failed"
     elif reason in OWN_FAULT:
-        if node and not attempt.started_us:
+        if node and not (reason == "task-missing" and attempt.started_us):
             blamed = state.node(node)
             avoid = blamed.uid if blamed is not None else ""
             backoff_us = state.policy.backoff_us << min(instance.start_failures, 32)

@@ -14,7 +14,7 @@ something else may let it start (`State.wakes`). That only saves asking: asked a
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from muster.cluster.jobs import Attempt, Instance, Job
@@ -79,23 +79,26 @@ class Pass:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, instance))
         for waiting in state.pending.classes.values():
-            if not self._in_vain(waiting):
+            if waiting.count and (waiting.memo is None or not self._in_vain(waiting)):
                 head = waiting.head()
                 if head is not None:
                     turns.append((-waiting.priority, 1, head.place, waiting))
         heapq.heapify(turns)
+        emitter = self.emitter
         while turns:
-            if self.emitter.full:
+            if emitter.full:
                 return
-            _, _, _, who = heapq.heappop(turns)
+            _, _, _, who = turns[0]
             if isinstance(who, Instance):
+                heapq.heappop(turns)
                 self._refill(who)
                 continue
             first = who.head()
-            if first is not None and self._ask(who, first):
-                head = who.head()
-                if head is not None:
-                    heapq.heappush(turns, (-who.priority, 1, head.place, who))
+            head = who.head() if first is not None and self._ask(who, first) else None
+            if head is not None:
+                heapq.heapreplace(turns, (-who.priority, 1, head.place, who))
+            else:
+                heapq.heappop(turns)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""
@@ -124,14 +127,14 @@ class Pass:
                 places = self.placer.find(job)
         if places is not None:
             return self._bind(instance, places)
+        waiting.memo = None
         outranked = self._outranked(job)
         if outranked:
             with self._lifted(outranked, nomination):
                 places = self.placer.find(job)
                 taken = self._conflicts(job, places, (), outranked) if places is not None else []
             if places is not None:
-                self._end_taken(taken, job)
-                return self._bind(instance, places)
+                return self._bind(instance, places, taken)
         if nomination is not None:
             return self._still_nominated(waiting, nomination)
         if self._preempt(instance, outranked):
@@ -141,11 +144,13 @@ class Pass:
 
     # Binding
 
-    def _bind(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
-        if not self.emitter.room_for(len(places)):
-            return False
+    def _bind(self, instance: Instance, places: tuple[Placement, ...], taken: Sequence[Nomination] = ()) -> bool:
         key = instance.key
-        if self.state.nominations and key in self.state.nominations:
+        nominated = bool(self.state.nominations) and key in self.state.nominations
+        if not self.emitter.room_for(len(places), 1 + nominated + len(taken)):
+            return False
+        self._end_taken(taken, instance.job)
+        if nominated:
             self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="bound"))
         self.emitter.placed(len(places))
         self.emitter.emit(
@@ -219,7 +224,7 @@ class Pass:
                     conflicts.append(nomination)
         return conflicts
 
-    def _end_taken(self, taken: list[Nomination], job: Job) -> None:
+    def _end_taken(self, taken: Sequence[Nomination], job: Job) -> None:
         for nomination in taken:
             key = nomination.instance.key
             self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="taken", by=job.id))
@@ -248,7 +253,7 @@ class Pass:
             places, victims = found
             taken = self._conflicts(job, places, tuple(victims), outranked)
         told = [attempt for attempt in victims if attempt.phase != "stop"]
-        if not self.emitter.room_for(len(places) + len(told)):
+        if not self.emitter.room_for(len(places), len(taken) + 1 + len(told)):
             return False
         self._end_taken(taken, job)
         self.emitter.placed(len(places))
@@ -290,6 +295,10 @@ class Pass:
     def _defer(self, waiting: PendingClass) -> None:
         state = self.state
         key = (waiting.queue, waiting.gang.digest)
+        if self.emitter.full:
+            return
+        if self.emitter.full:
+            return
         if key not in state.deferred:
             if not self.deferrals:
                 return

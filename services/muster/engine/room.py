@@ -13,8 +13,8 @@ def fits(node: Node, shape: Shape) -> bool:
     return (
         node.cpu_free >= shape.cpu_milli
         and node.memory_free >= shape.memory_mib
-        and node.disk_free >= shape.disk_mib
         and node.tasks_free > 0
+        and node.disk_free >= shape.disk_mib
     )
 
 
@@ -54,6 +54,9 @@ def whole_devices(node: Node, shape: Shape, free: list[int]) -> list[int]:
 def take_whole(node: Node, shape: Shape, free: list[int]) -> tuple[int, ...] | None:
     """The whole devices for one task, or None."""
     needed = shape.gpus
+    if needed == 1 and node.islands <= 1 and node.uniform:
+        units = node.whole_units
+        return (free.index(units),) if units in free else None
     found = whole_devices(node, shape, free)
     if len(found) < needed:
         return None
@@ -80,6 +83,10 @@ def take_share(node: Node, shape: Shape, free: list[int], level: int | None, lev
     With a level, only devices in use whose free part is of that level, the one with the least first; without, a device
     that is entirely free, the first.
     """
+    if node.uniform:
+        if not free:
+            return None
+        return _take_uniform(free, node.whole_units, shape.units(node.devices[0].memory_mib), level, levels)
     best = -1
     for index, units in enumerate(free):
         device = node.devices[index]
@@ -93,4 +100,16 @@ def take_share(node: Node, shape: Shape, free: list[int], level: int | None, lev
         elif units != device.units and units * levels // device.units == level:
             if best < 0 or units < free[best]:
                 best = index
+    return None if best < 0 else (best,)
+
+
+def _take_uniform(free: list[int], whole: int, need: int, level: int | None, levels: int) -> tuple[int, ...] | None:
+    """The same where all devices are alike."""
+    if level is None:
+        return (free.index(whole),) if whole in free and need <= whole else None
+    best = -1
+    least = whole
+    for index, units in enumerate(free):
+        if need <= units < least and units * levels // whole == level and units > 0:
+            best, least = index, units
     return None if best < 0 else (best,)

@@ -13,7 +13,7 @@ Each decision is folded in before the next is made. What does not fit into the c
 
 from collections.abc import Mapping, Sequence
 
-from muster.cluster.check import check
+from muster.cluster.check import broken, check
 from muster.cluster.evolve import apply, begin_cycle, evolve
 from muster.cluster.state import State
 from muster.engine import lifecycle, liveness
@@ -75,13 +75,15 @@ class Engine:
         if state.back:
             self._returned(emitter)
         self._settle(emitter)
-        if _is_due(state):
+        while _is_due(state) and not emitter.full:  # what is decided may be due again: silent for long enough to be lost
+            before = len(emitter.decisions)
             self._due(emitter)
             self._settle(emitter)
+            check(len(emitter.decisions) > before, f"{state.timers.due(state.at_us)} is due, and there is nothing to decide")
         if not emitter.full:
             Pass(state, self._placer_for(state.policy), emitter).run()
         emitter.close()
-        check(state.more or not (state.todo or _is_due(state)), "something was to be decided, and nothing was")
+        check(state.more or not state.todo, "something was to be decided, and nothing was")
         return emitter.decisions
 
     def _returned(self, emitter: Emitter) -> None:
@@ -89,7 +91,10 @@ class Engine:
         for row in sorted(state.back):
             if emitter.full:
                 return
-            for decision in liveness.returned(state, state.ledger.node(row)):
+            decisions = liveness.returned(state, state.ledger.node(row))
+            if not emitter.room_for(0, len(decisions)):
+                return
+            for decision in decisions:
                 emitter.emit(decision)
 
     def _due(self, emitter: Emitter) -> None:
@@ -117,15 +122,14 @@ class Engine:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
         while state.todo and not emitter.full:
-            for job, index in sorted(state.todo):
+            for key in list(state.todo):
                 if emitter.full:
                     return
-                instance = state.jobs[job].instances[index]
-                decision = lifecycle.next_decision(state, instance)
-                check(decision is not None, f"{job}/{index} is to be decided about, and there is nothing to decide")
-                while decision is not None:
-                    emitter.emit(decision)
-                    decision = lifecycle.next_decision(state, instance)
+                job, index = key
+                decision = lifecycle.next_decision(state, state.jobs[job].instances[index])
+                if decision is None:
+                    broken(f"{job}/{index} is to be decided about, and there is nothing to decide")
+                emitter.emit(decision)
 
     def _placer_for(self, policy: Policy) -> Placer:
         if self._placer is None or self._policy is not policy:
