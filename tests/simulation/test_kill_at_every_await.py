@@ -4,10 +4,12 @@ import asyncio
 
 from muster.cluster import snapshot
 from muster.cluster.invariants import check_invariants
+from muster.events.codec import open_envelope
 from muster.replay.audit import audit
 from muster.replay.travel import fold_to
 from muster.scheduler.loop import Settings
 from muster.scheduler.recovery import recover
+from muster.verify import verify
 from tests.simulation.small_world import CELL, World, WorldClock, WorldLog
 
 SETTINGS = Settings(takeover_after_us=0, takeover_spread_us=0)
@@ -50,6 +52,7 @@ async def check(world: World) -> None:
         assert recovered.core.positions[source] <= len(messages)
     found = audit(lambda: world.view.admitted)
     assert found.difference is None, found.difference.lines()
+    assert verify(open_envelope(envelope) for envelope, _ in world.view.admitted) == []
 
 
 async def test_what_was_accepted_runs_once_wherever_the_scheduler_is_killed() -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from muster.cluster import snapshot
 from muster.cluster.invariants import check_invariants
+from muster.events.codec import open_envelope
 from muster.log.memory import WEAK, MemoryBroker
 from muster.replay.audit import audit
 from muster.scheduler.loop import EXIT_DOUBT, EXIT_REPLACED, Settings
 from muster.scheduler.recovery import recover
+from muster.verify import verify
 from tests.simulation.small_world import CELL, World, WorldClock, WorldLog
 
 SEEDS = 25
@@ -63,6 +65,7 @@ async def test_there_is_one_history(seed: int) -> None:
     assert len(started) == len(dict.fromkeys(started)) == 10
     found = audit(lambda: view.admitted)
     assert found.difference is None, found.difference.lines()
+    assert verify(open_envelope(envelope) for envelope, _ in view.admitted) == []
 
 
 async def test_the_seeds_hold_conflicts() -> None:

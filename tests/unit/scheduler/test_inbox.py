@@ -1,20 +1,26 @@
 """The queue inside the process: what is put is acknowledged when it is durable, and not before."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from muster.log.memory import MemoryBroker, MemoryLog
+from muster.log.sqlite import SqliteLog
+from muster.replay.audit import audit
+from muster.replay.travel import state_at
 from muster.scheduler import inbox as module
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import Scheduler, Settings
 from muster.scheduler.messages import BufferFull
+from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import recover
-from tests.simulation.small_world import CELL, WALL_US, leave, submission
+from muster.scheduler.snapshots import Snapshots
+from tests.simulation.small_world import CELL, WALL_US, job_id, leave, submission
 
 JOBS = "muster.jobs/0"
 NODES = "muster.nodes/0"
-SETTINGS = Settings(takeover_after_us=0, takeover_spread_us=0)
+SETTINGS = Settings(takeover_after_us=0, takeover_spread_us=0, beat_us=20_000)
 
 
 async def test_a_message_is_acknowledged_once_its_cycle_is_read_back() -> None:
@@ -77,3 +83,31 @@ async def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     inbox.put(JOBS, b"", 0)
     with pytest.raises(BufferFull):
         inbox.put(JOBS, b"", 0)
+
+
+async def test_a_cell_on_one_machine_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """SQLite, the queue, snapshots and the mark of deaths together, as a program without a broker has them."""
+    numbers = []
+    for run in range(3):
+        log = SqliteLog.open(tmp_path, CELL, writer=True)
+        snapshots = Snapshots(tmp_path, CELL, every=4)
+        recovered = await recover(log, CELL, snapshots)
+        numbers.append((recovered.core.head.number, recovered.folded))
+        deaths = Deaths(tmp_path / f"{CELL}.deaths", recovered.core.positions)
+        inbox = QueueInbox()
+        scheduler = Scheduler(recovered, log, inbox, SETTINGS, snapshots=snapshots, deaths=deaths, exit=leave)
+        running = asyncio.create_task(scheduler.run())
+        async with asyncio.timeout(20):
+            for number in range(5):
+                job = job_id(10 * run + number)
+                await inbox.put(JOBS, submission(job), WALL_US, job)
+            scheduler.stop()
+            await running
+        assert scheduler.core.positions == {JOBS: 5 * (run + 1)}
+        assert deaths.deaths == 0
+        deaths.close()
+        await log.close()
+    assert numbers == [(0, 0), (6, 6), (12, 6)], "the third start begins at the snapshot of the second"
+    state = state_at(tmp_path)
+    assert len(state.jobs) == 15
+    assert audit(tmp_path).difference is None

@@ -11,6 +11,7 @@ from muster.events.codec import decode_cycle
 from muster.events.jobs import JobSubmitted
 from muster.events.nodes import NodeRegistered, TaskExited, TaskMissing, TaskReady, TaskStarted
 from muster.scheduler.core import Core
+from muster.verify import verify
 from tests.simulation.small_world import Agent, job_id, submission
 from tests.unit.scheduler.driving import JOBS, NODES, Driver
 
@@ -112,3 +113,4 @@ def test_levels_and_repeats(actions: list[tuple[str, int]]) -> None:
     for data in cell.driver.records:
         again.follow(data)
     assert snapshot.digest(again.state) == snapshot.digest(core.state)
+    assert verify(decode_cycle(data) for data in cell.driver.records) == []
