@@ -257,6 +257,7 @@ def _taken_or_refused(data: bytes) -> None:
         (altered(request__groups=[{"count": 60_000}, {"name": "b", "count": 60_000}]), "120000 tasks in one instance"),
         (altered(request__groups=[{"min": 0}], request__success=""), "at least one group needs a min of 1"),
         (altered(request__success="tail"), "request.success names the group 'tail', which is not there"),
+        (altered(request__groups__min=0), "request.success names the group 'head', which may start without a task"),
         (altered(request__labels={str(index): "" for index in range(65)}), "request.labels: Expected `object` of length <= 64"),
         (altered(run__environment={str(index): "x" * 60_000 for index in range(2)}), "run.environment has 120002 characters"),
         (altered(run__directory="x" * BODY_MAX_BYTES), f"at most {BODY_MAX_BYTES} are taken"),

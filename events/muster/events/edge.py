@@ -242,8 +242,6 @@ def check_request(request: JobRequest) -> None:
         raise Malformed(f"request.success names the group {request.success!r}, which is not there")
     if any(group.name == request.success and not group.min for group in request.groups):
         raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
-    if any(group.name == request.success and not group.min for group in request.groups):
-        raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
 
 
 def check_run(run: JobRun) -> None:
