@@ -153,13 +153,11 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt = task.attempt
     state.ledger.release(task)
     attempt.held -= 1
-    if attempt.by is not None:
-        nomination = state.nominations.get(attempt.by)
-        if nomination is not None:
-            claim = task.node.claims.get(attempt.by)
-            if claim is not None and attempt in nomination.victims:
-                claim.add(task.shape, task.devices, task.node, 1)
-                state.ledger.recount(task.node)
+    for key in attempt.by:
+        claim = task.node.claims.get(key)
+        if claim is not None:
+            claim.add(task.shape, task.devices, task.node, 1)
+            state.ledger.recount(task.node)
     if not attempt.held:
         state.todo[attempt.instance.key] = None
 
@@ -172,12 +170,15 @@ def fault(state: State, attempt: Attempt, what: Fault) -> None:
 
 
 def succeeded(attempt: Attempt) -> bool:
-    """Whether the tasks that decide the outcome have all exited with 0."""
+    """Whether the tasks that decide the outcome have all exited with 0; where none of these was bound, all tasks do."""
     request = attempt.instance.job.request
+    decided = False
     for task in attempt.tasks.values():
-        if (task.phase != "exited" or task.code) and (not request.success or request.groups[task.group].name == request.success):
-            return False
-    return True
+        if not request.success or request.groups[task.group].name == request.success:
+            if task.phase != "exited" or task.code:
+                return False
+            decided = True
+    return decided or all(task.phase == "exited" and not task.code for task in attempt.tasks.values())
 
 
 # Decisions
@@ -330,7 +331,6 @@ def _stop_ordered(state: State, event: StopOrdered) -> None:
 def _instance_preempted(state: State, event: InstancePreempted) -> None:
     attempt = _attempt(state, event)
     _stop(state, attempt, "preempted", event.kill_at_us)
-    attempt.by = (event.by_job, event.by_instance)
 
 
 def _attempt_ended(state: State, event: AttemptEnded) -> None:
@@ -457,7 +457,7 @@ def claim_places(state: State, nomination: Nomination) -> None:
             nomination.nodes.append(node)
         claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node, 1)
     for attempt in nomination.victims:
-        attempt.by = key
+        attempt.by = (*attempt.by, key)
         for task in attempt.tasks.values():
             claim = task.node.claims.get(key) if task.holding else None
             if claim is not None:
@@ -476,8 +476,8 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
         if node.liveness != "removed":
             state.ledger.recount(node)
     for attempt in nomination.victims:
-        if attempt.by == key:
-            attempt.by = None
+        if key in attempt.by:
+            attempt.by = tuple([other for other in attempt.by if other != key])
             for task in attempt.tasks.values():
                 if task.holding:
                     state.ledger.pending_freed |= task.node.bit

@@ -35,6 +35,7 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         lose_tasks(state, node, "node-rebooted")
     node.spec = event.spec
     node.heard_us = state.at_us
+    set_timer(state, node)
     known = {device.uuid: device for device in node.devices}
     for device in node.devices:
         device.present = False
@@ -50,6 +51,7 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
             fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
         elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
             fault(state, task.attempt, Fault("taint", 0, node.name, lost=True))
+    set_timer(state, node)
     _altered(state, node)
 
 

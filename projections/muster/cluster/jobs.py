@@ -98,8 +98,8 @@ class Attempt:
         """A `StopReason`, or preempted."""
         self.stop_code = 0
         self.stop_node = ""
-        self.by: tuple[str, int] | None = None
-        """For whom it was preempted."""
+        self.by: tuple[tuple[str, int], ...] = ()
+        """The instances that are nominated for what it gives up."""
         self.fault: Fault | None = None
         """What went wrong and is not decided yet."""
         self.degraded_until_us = 0

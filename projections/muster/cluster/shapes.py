@@ -58,7 +58,7 @@ class Shape:
         """Whether a task puts up with this taint."""
         return any(
             (not toleration.key or toleration.key == taint.key)
-            and (toleration.any_value or not toleration.key or toleration.value == taint.value)
+            and (toleration.any_value or toleration.value == taint.value)
             and (not toleration.effect or toleration.effect == taint.effect)
             for toleration in self.tolerations
         )

@@ -91,7 +91,6 @@ class _Attempt(_Row):
     stop_reason: str
     stop_code: int
     stop_node: str
-    by: tuple[str, int] | None
     fault: _Fault | None
     degraded_until_us: int
     ready: int
@@ -329,7 +328,6 @@ def _attempt_out(attempt: Attempt) -> _Attempt:
         attempt.stop_reason,
         attempt.stop_code,
         attempt.stop_node,
-        attempt.by,
         None if fault is None else _Fault(fault.reason, fault.code, fault.node, fault.blame, fault.lost),
         attempt.degraded_until_us,
         attempt.ready,
@@ -412,7 +410,6 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
     attempt.stop_reason = item.stop_reason
     attempt.stop_code = item.stop_code
     attempt.stop_node = item.stop_node
-    attempt.by = item.by
     kept = item.fault
     attempt.fault = None if kept is None else Fault(kept.reason, kept.code, kept.node, kept.blame, kept.lost)
     attempt.degraded_until_us = item.degraded_until_us

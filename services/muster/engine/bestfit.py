@@ -135,9 +135,9 @@ class BestFit:
     def at_most(self, candidates: Candidates, want: int) -> bool:
         """False if there are surely too few free devices for so many tasks."""
         shape = candidates.shape
-        if not shape.gpus:
-            return True
         needed = want * shape.gpus
+        if not needed:
+            return True
         whole = self.ledger.whole
         for count in range(len(whole) - 1, shape.gpus - 1, -1):
             needed -= count * (candidates.bits & whole[count]).bit_count()

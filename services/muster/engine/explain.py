@@ -125,7 +125,7 @@ def _not_pending(state: State, instance: Instance) -> str:
     if instance.phase == "starting":
         return f"starting on {nodes}: {attempt.ready} of {len(attempt.tasks)} tasks are ready"
     if instance.phase == "stopping":
-        by = f" for {attempt.by[0]}/{attempt.by[1]}" if attempt.by else ""
+        by = f" for {' and '.join([f'{job}/{index}' for job, index in attempt.by])}" if attempt.by else ""
         return f"stopping ({attempt.stop_reason}{by}): {attempt.held} tasks still hold their places"
     if attempt.degraded_until_us:
         left_s = (attempt.degraded_until_us - state.at_us) // 1_000_000

@@ -22,9 +22,10 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt
 from muster.engine.emit import Emitter
+from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
-from muster.engine.preempt import Lifted, overdrawn
+from muster.engine.preempt import Lifted
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -74,21 +75,21 @@ class Pass:
 
     def _round(self) -> None:
         state = self.state
-        turns: list[tuple[int, int, tuple[int, int, int], PendingClass | Instance]] = []
+        turns: list[tuple[int, int, tuple[int, int, int], int, PendingClass | Instance]] = []
         for job, index in state.degraded:
             instance = state.jobs[job].instances[index]
-            turns.append((-instance.job.priority, 0, instance.place, instance))
+            turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
         for waiting in state.pending.classes.values():
             if waiting.count and (waiting.memo is None or not self._in_vain(waiting)):
                 head = waiting.head()
                 if head is not None:
-                    turns.append((-waiting.priority, 1, head.place, waiting))
+                    turns.append((-waiting.priority, 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
         emitter = self.emitter
         while turns:
             if emitter.full:
                 return
-            _, _, _, who = turns[0]
+            _, _, _, number, who = turns[0]
             if isinstance(who, Instance):
                 heapq.heappop(turns)
                 self._refill(who)
@@ -96,7 +97,7 @@ class Pass:
             first = who.head()
             head = who.head() if first is not None and self._ask(who, first) else None
             if head is not None:
-                heapq.heapreplace(turns, (-who.priority, 1, head.place, who))
+                heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
             else:
                 heapq.heappop(turns)
 
@@ -200,28 +201,33 @@ class Pass:
         self, job: Job, places: tuple[Placement, ...], victims: tuple[Attempt, ...], outranked: list[Nomination]
     ) -> list[Nomination]:
         """Which of the lifted nominations cannot be kept beside these places, once the victims are gone."""
+        ledger = self.state.ledger
+        rows = dict.fromkeys([placement.row for placement in places])
+        rows.update([(node.row, None) for nomination in outranked for node in nomination.nodes])
+        overlay = Overlay()
+        gone = list(victims)
+        for attempt in gone:
+            overlay.hold(attempt, rows, -1)
+        for placement in places:
+            shape = job.gang.shapes[job.gang.group_of(placement.rank)]
+            overlay.take(ledger.node(placement.row), shape, placement.devices)
         conflicts = []
-        gang = job.gang
-        ghost = Attempt(job.instances[0], 0, 0, 0)
-        with Plan(self.state) as plan:
-            for attempt in victims:
-                plan.without(attempt)
-            for placement in places:
-                shape = gang.shapes[gang.group_of(placement.rank)]
-                plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
-            for nomination in outranked:
-                mark = plan.mark()
-                for other in nomination.victims:
-                    if other not in victims:
-                        plan.without(other)
-                spots = nomination.placements
-                other_gang = nomination.instance.job.gang
-                for placement in spots:
-                    shape = other_gang.shapes[other_gang.group_of(placement.rank)]
-                    plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
-                if any(overdrawn(node) for node in nomination.nodes):
-                    plan.undo(mark)
-                    conflicts.append(nomination)
+        for nomination in outranked:
+            others = [attempt for attempt in nomination.victims if attempt not in gone]
+            gang = nomination.instance.job.gang
+            spots = [(ledger.node(p.row), gang.shapes[gang.group_of(p.rank)], p.devices) for p in nomination.placements]
+            for attempt in others:
+                overlay.hold(attempt, rows, -1)
+            for spot in spots:
+                overlay.take(*spot)
+            if overlay.enough(nomination.nodes):
+                gone += others
+                continue
+            conflicts.append(nomination)
+            for attempt in others:
+                overlay.hold(attempt, rows)
+            for spot in spots:
+                overlay.take(*spot, -1)
         return conflicts
 
     def _end_taken(self, taken: Sequence[Nomination], job: Job) -> None:

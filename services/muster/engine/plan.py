@@ -41,14 +41,14 @@ class Plan:
     def without(self, attempt: Attempt, node: Node | None = None) -> None:
         """As if the attempt held nothing, or nothing on this node."""
         for task in attempt.tasks.values():
-            if task.holding and (node is None or task.node is node):
+            if task in task.node.tasks and (node is None or task.node is node):
                 self._release(task)
 
     def again(self, attempt: Attempt) -> None:
         """As if the attempt held after all what `without` took off."""
         ledger = self.state.ledger
         for task in attempt.tasks.values():
-            if task.holding:
+            if task.holding and task not in task.node.tasks:
                 ledger.hold(task)
                 self._steps.append(lambda task=task: ledger.release(task))  # type: ignore[misc]
 
