@@ -32,6 +32,8 @@ def next_decision(state: State, instance: Instance) -> Event | None:
     if instance.cancelling:
         return _leave(state, attempt, "cancelled", "", 0)
     if attempt.fault is not None:
+        if attempt.fault.lost and attempt.phase == "run" and succeeded(attempt):
+            return _leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
         return _faulty(state, attempt, attempt.fault)
     if attempt.phase == "prepare":
         if attempt.ready == len(attempt.tasks):

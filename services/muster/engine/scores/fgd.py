@@ -43,7 +43,7 @@ class Fgd:
     def __init__(self, policy: Policy) -> None:
         self._target = Target(policy.targets)
         self._models: list[str] = []
-        self._allowed = self._target.allowed([])
+        self._allowed = self._target.allowed([""])  # where there is no device at all
 
     def row(self, view: View, shape: Shape, rows: Int) -> Int:
         """The score of each of these rows, 0 to 99."""
