@@ -20,6 +20,7 @@ from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine.bestfit import Spot
 from muster.engine.nodeindex import rows_of
+from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
 from muster.engine.room import fits
@@ -56,7 +57,7 @@ def rank(attempt: Attempt) -> Rank:
 
 def stops_for_nobody(attempt: Attempt, lifted: Lifted) -> bool:
     """Whether it gives its places up anyway, and they are kept for nobody."""
-    return attempt.phase == "stop" and (attempt.by is None or attempt.by in lifted)
+    return attempt.phase == "stop" and all(key in lifted for key in attempt.by)
 
 
 def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
@@ -226,7 +227,7 @@ def _gang(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | Non
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(state, plan, job, gone, places)
+        gone = _spare_in_place(state, job, gone, places)
     rows = dict.fromkeys([placement.row for placement in places])
     waited = [
         attempt for attempt in stopping.values() if any(task.holding and task.node.row in rows for task in attempt.tasks.values())
@@ -281,30 +282,18 @@ def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
-    """Put back whom the very places found can do without."""
+def _spare_in_place(state: State, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+    """Those of the victims without whose leaving the very places found could not be had."""
     gang = job.gang
-    ghost = Attempt(job.instances[0], 0, 0, 0)
+    nodes: dict[int, Node] = {}
+    overlay = Overlay()
     for placement in places:
-        shape = gang.shapes[gang.group_of(placement.rank)]
-        plan.with_spots(ghost, shape, [(placement.row, placement.devices)])
+        node = nodes[placement.row] = state.ledger.node(placement.row)
+        overlay.take(node, gang.shapes[gang.group_of(placement.rank)], placement.devices)
     needed = []
     for attempt in sorted(gone, key=_order, reverse=True):
-        mark = plan.mark()
-        plan.again(attempt)
-        nodes = [task.node for task in attempt.tasks.values() if task.holding]
-        if any(overdrawn(node) for node in nodes):
-            plan.undo(mark)
+        overlay.hold(attempt, nodes)
+        if not overlay.enough(nodes.values()):
+            overlay.hold(attempt, nodes, -1)
             needed.append(attempt)
     return needed
-
-
-def overdrawn(node: Node) -> bool:
-    """Whether more is held or kept here than there is."""
-    return (
-        node.cpu_free < 0
-        or node.memory_free < 0
-        or node.disk_free < 0
-        or node.tasks_free < 0
-        or any(units < 0 for units in node.device_free)
-    )

@@ -1,0 +1,49 @@
+"""What would be free on some nodes, tried beside the ledger: it may go below nothing, which the ledger cannot.
+
+For the question whether places and holdings could stand side by side. Only nodes that are asked about are looked at, and only
+devices that new work may have.
+"""
+
+from collections.abc import Iterable
+
+from muster.cluster.jobs import Attempt
+from muster.cluster.nodes import Node
+from muster.cluster.shapes import Shape
+
+
+class Overlay:
+    """Amounts by row: CPU, memory, disk, tasks, then units of each device; at first as in the ledger."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[int]] = {}
+
+    def take(self, node: Node, shape: Shape, devices: tuple[int, ...], sign: int = 1) -> None:
+        """As if a task of this shape stood there too; with sign -1, as if it did not."""
+        free = self._of(node)
+        free[0] -= sign * shape.cpu_milli
+        free[1] -= sign * shape.memory_mib
+        free[2] -= sign * shape.disk_mib
+        free[3] -= sign
+        for index in devices:
+            device = node.devices[index]
+            if device.usable:
+                free[4 + index] -= sign * (device.units if shape.gpus else shape.units(device.memory_mib))
+
+    def hold(self, attempt: Attempt, rows: Iterable[int], sign: int = 1) -> None:
+        """As if the attempt held on these rows what it holds once more; with sign -1, as if it did not hold it."""
+        for task in attempt.tasks.values():
+            if task.holding and task.node.row in rows:
+                self.take(task.node, task.shape, task.devices, sign)
+
+    def enough(self, nodes: Iterable[Node]) -> bool:
+        """Whether on none of these nodes more is taken than there is."""
+        return all(min(self._of(node)) >= 0 for node in nodes)
+
+    def _of(self, node: Node) -> list[int]:
+        free = self._free.get(node.row)
+        if free is None:
+            free = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
+            self._free[node.row] = free
+        return free
