@@ -36,7 +36,6 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
     node.spec = event.spec
     node.heard_us = state.at_us
     set_timer(state, node)
-    set_timer(state, node)
     known = {device.uuid: device for device in node.devices}
     for device in node.devices:
         device.present = False
