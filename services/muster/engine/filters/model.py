@@ -15,27 +15,25 @@ class ModelFilter:
             return among
         needed = shape.gpus or 1
         one_kind = 0
-        several: dict[int, int] = {}
+        some = several = 0
         for (model, memory_mib), by_count in index.kinds.items():
             if (shape.gpu_models and model not in shape.gpu_models) or memory_mib < shape.gpu_memory_mib:
                 continue
+            have = 0
             for count, bits in by_count.items():
+                have |= bits
                 if count >= needed:
                     one_kind |= bits
-                else:
-                    several[count] = several.get(count, 0) | bits
+            several |= some & have
+            some |= have
         passing = among & one_kind
         if needed > 1:
-            passing |= self._mixed(index, shape, among & ~one_kind, several)
+            passing |= self._mixed(index, shape, among & several & ~one_kind)
         return passing
 
-    def _mixed(self, index: NodeIndex, shape: Shape, among: int, several: dict[int, int]) -> int:
-        """Nodes that have enough only when their kinds are added up."""
+    def _mixed(self, index: NodeIndex, shape: Shape, some: int) -> int:
+        """Nodes of `some`, which have several fitting kinds, that have enough when these are added up."""
         found = 0
-        some = 0
-        for bits in several.values():
-            some |= bits
-        some &= among
         while some:
             low = some & -some
             some ^= low
