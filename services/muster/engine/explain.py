@@ -84,7 +84,8 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         lines.append(f"{title}: {registered} nodes: {text}" if text else f"{title}: {registered} nodes")
     if not job.gang.single and not any(reason.code in ("not-ready", "no-nodes") for reason in reasons) and not never:
         lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
-    lines.append(_about_preemption(state, instance))
+    if not never:  # nobody's leaving would help
+        lines.append(_about_preemption(state, instance))
     return _answer(state, instance, tuple(reasons), never, "", tuple(lines))
 
 
