@@ -104,6 +104,7 @@ def sentence(data: bytes) -> str:
     return str(refused.value)
 
 
+@settings(deadline=None)
 @given(events())
 def test_an_entry_comes_back_as_it_was_and_has_one_encoding(event: Event) -> None:
     data = encode_entry(event)
@@ -113,7 +114,7 @@ def test_an_entry_comes_back_as_it_was_and_has_one_encoding(event: Event) -> Non
     assert json.loads(data)[:2] == [type(event).__name__, VERSIONS[type(event).__name__]]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(events(INPUTS))
 def test_an_input_is_taken_with_its_canonical_bytes_however_it_was_spelled(event: Event) -> None:
     data = encode_entry(event)
@@ -124,7 +125,7 @@ def test_an_input_is_taken_with_its_canonical_bytes_however_it_was_spelled(event
     assert _outcome(decode_input, data) == outcome
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))))
 def test_any_bytes_are_an_input_or_malformed(data: bytes) -> None:
     _taken_or_refused(data)
@@ -166,13 +167,13 @@ def mutated(data: bytes, mutations: list[tuple[str, int, int, bytes]]) -> bytes:
     return data
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1500, deadline=None)
 @given(events(INPUTS), MUTATIONS)
 def test_a_mutated_message_is_an_input_or_malformed(event: Event, mutations: list[tuple[str, int, int, bytes]]) -> None:
     _taken_or_refused(mutated(encode_entry(event), mutations))
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1500, deadline=None)
 @given(MUTATIONS)
 def test_a_mutated_submission_is_taken_or_refused_as_if_nothing_had_been_kept(
     mutations: list[tuple[str, int, int, bytes]],
@@ -359,6 +360,7 @@ def _record(inputs: list[bytes], decisions: list[bytes] | None = None) -> bytes:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(events(INPUTS), max_size=5), st.lists(events(DECISIONS), max_size=5))
 def test_a_record_comes_back_as_it_was_and_has_one_encoding(inputs: list[Event], decisions: list[Event]) -> None:
     cycle = Cycle(
@@ -392,7 +394,7 @@ REPORT = NodeReport(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(MUTATIONS)
 def test_a_mutated_report_is_a_report_or_malformed(mutations: list[tuple[str, int, int, bytes]]) -> None:
     outcome = _outcome(decode_report, mutated(encode(REPORT), mutations))
