@@ -201,7 +201,7 @@ class Bench:
         self._say(f"recovering {cell.entries:,} entries")
         expected = snapshot.digest(cell.core.state)
         times = []
-        for _ in range(3):
+        for _ in range(SAMPLES):
             core = Core("bench")
             begun = self.clock()
             for data in cell.records:
