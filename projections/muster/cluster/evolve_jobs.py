@@ -502,7 +502,6 @@ def _shape_deferred(state: State, event: ShapeDeferred) -> None:
 
 def _pass_stopped(state: State, event: PassStopped) -> None:
     state.more = True
-    state.todo = dict.fromkeys(sorted(state.todo))
 
 
 def _jobs_forgotten(state: State, event: JobsForgotten) -> None:

@@ -88,7 +88,7 @@ def _on(state: State, node: Node, job: Job, lifted: Lifted) -> tuple[list[Attemp
             stopping[attempt.instance.key] = attempt
         elif may_be_victim(state, attempt, job):
             victims[attempt.instance.key] = attempt
-    return list(stopping.values()), sorted(victims.values(), key=_order)
+    return sorted(stopping.values(), key=_order), sorted(victims.values(), key=_order)
 
 
 # A single task
@@ -232,7 +232,7 @@ def _gang(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | Non
     waited = [
         attempt for attempt in stopping.values() if any(task.holding and task.node.row in rows for task in attempt.tasks.values())
     ]
-    return places, [*waited, *sorted(gone, key=_order)]
+    return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
 def _fewest_first(plan: Plan, placer: Placer, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:

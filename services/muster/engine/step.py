@@ -122,7 +122,7 @@ class Engine:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
         while state.todo and not emitter.full:
-            for key in list(state.todo):
+            for key in sorted(state.todo):
                 if emitter.full:
                     return
                 job, index = key
