@@ -3,7 +3,7 @@
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.jobs import TERMINAL, Job
-from muster.cluster.nodes import LEVELS, Node
+from muster.cluster.nodes import Node
 from muster.cluster.state import State
 
 
@@ -94,6 +94,7 @@ def _check_node(state: State, node: Node) -> None:
         list(node.device_free),
         node.whole_free,
         node.levels,
+        node.cpu_level,
     )
     node.recount()
     anew = (
@@ -104,18 +105,19 @@ def _check_node(state: State, node: Node) -> None:
         list(node.device_free),
         node.whole_free,
         node.levels,
+        node.cpu_level,
     )
     check(free == anew, f"node {node.name}: free {free}, counted anew {anew}")
     ledger = state.ledger
     for count, bits in enumerate(ledger.whole):
         check(bool(bits >> node.row & 1) == (count == node.whole_free), f"node {node.name} stands wrongly in whole[{count}]")
-    for level in range(LEVELS):
-        check(
-            bool(ledger.partial[level] >> node.row & 1) == bool(node.levels >> level & 1),
-            f"node {node.name} stands wrongly in partial[{level}]",
-        )
+    levels = sum([1 << level for level, bits in ledger.partial.items() if bits >> node.row & 1])
+    check(levels == node.levels, f"node {node.name} stands wrongly in partial: {levels:b} and not {node.levels:b}")
+    check(ledger.levels == sorted(ledger.partial), f"the levels of shared devices are {ledger.levels}")
+    for level, bits in enumerate(ledger.cpu_at[1:], 1):
+        check(bool(bits >> node.row & 1) == (node.cpu_level >= level), f"node {node.name} stands wrongly in cpu_at[{level}]")
 
 
 def _free(node: Node) -> tuple[object, ...]:
     amounts = (node.cpu_free, node.memory_free, node.disk_free, node.tasks_free)
-    return (*amounts, tuple(node.device_free), node.whole_free, node.levels)
+    return (*amounts, tuple(node.device_free), node.whole_free, node.levels, node.cpu_level)

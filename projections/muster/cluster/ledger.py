@@ -3,18 +3,21 @@
 One bit a node in a big integer, so that a placement reads and writes a few words and not every node:
 
     whole[k]     nodes on which k devices are entirely free
-    partial[l]   nodes with a device in use of which l/20 to (l+1)/20 are free
+    partial[l]   nodes with a device in use of which l to l + 1 thousandths are free (`levels`: the l there are, sorted)
+    cpu_at[k]    nodes with at least 2^(k-1) cores free
 
 `freed` and `altered` tell caches of the engine which nodes changed: `freed` when something became available, `altered`
 when what does not depend on holdings changed (labels, taints, cordon, health, liveness).
 """
 
+from bisect import bisect_left, insort
 from typing import Final
 
 from muster.cluster.jobs import Task
-from muster.cluster.nodes import LEVELS, Node
+from muster.cluster.nodes import Node
 
 HISTORY_MAX: Final = 4096
+CPU_LEVELS: Final = 54
 
 
 class Ledger:
@@ -23,9 +26,11 @@ class Ledger:
     __slots__ = (
         "altered",
         "altered_base",
+        "cpu_at",
         "free_rows",
         "freed",
         "freed_base",
+        "levels",
         "nodes",
         "partial",
         "pending_freed",
@@ -45,7 +50,9 @@ class Ledger:
         self.registered = 0
         """A bit for each row that a node has."""
         self.whole: list[int] = [0]
-        self.partial: list[int] = [0] * LEVELS
+        self.partial: dict[int, int] = {}
+        self.levels: list[int] = []
+        self.cpu_at: list[int] = [0] * CPU_LEVELS
         self.freed: list[int] = []
         self.freed_base = 0
         self.pending_freed = 0
@@ -76,6 +83,10 @@ class Ledger:
         node.memory_free -= shape.memory_mib
         node.disk_free -= shape.disk_mib
         node.tasks_free -= 1
+        if shape.cpu_milli:
+            level = (node.cpu_free // 1000).bit_length() if node.cpu_free > 0 else 0
+            if level != node.cpu_level:
+                self._cpu_moved(node, level)
         devices = task.devices
         if devices:
             free = node.device_free
@@ -107,6 +118,10 @@ class Ledger:
         node.memory_free += shape.memory_mib
         node.disk_free += shape.disk_mib
         node.tasks_free += 1
+        if shape.cpu_milli:
+            level = (node.cpu_free // 1000).bit_length() if node.cpu_free > 0 else 0
+            if level != node.cpu_level:
+                self._cpu_moved(node, level)
         bit = node.bit
         self.pending_freed |= bit
         devices = task.devices
@@ -134,28 +149,48 @@ class Ledger:
         if node.whole_free != whole:
             self.whole[whole] ^= bit
             self.whole[node.whole_free] ^= bit
-        change = node.levels ^ levels
-        while change:
-            low = change & -change
-            self.partial[low.bit_length() - 1] ^= bit
-            change ^= low
+        self._flip(node.levels ^ levels, bit)
+
+    def _flip(self, levels: int, bit: int) -> None:
+        """The node of this bit joins or leaves each of these levels of shared devices."""
+        partial = self.partial
+        while levels:
+            low = levels & -levels
+            levels ^= low
+            level = low.bit_length() - 1
+            bits = partial.get(level)
+            if bits is None:
+                partial[level] = bit
+                insort(self.levels, level)
+            elif bits != bit:
+                partial[level] = bits ^ bit
+            else:
+                del partial[level]
+                del self.levels[bisect_left(self.levels, level)]
+
+    def _cpu_moved(self, node: Node, level: int) -> None:
+        """The node's free CPU is of another level now."""
+        before, node.cpu_level = node.cpu_level, level
+        bit = node.bit
+        at = self.cpu_at
+        for each in range(min(before, level) + 1, max(before, level) + 1):
+            at[each] ^= bit
 
     def recount(self, node: Node) -> None:
         """After anything but a plain hold or release: count the node anew. It may have become freer."""
         self.touched.append(node.row)
-        whole, levels = node.whole_free, node.levels
+        whole, levels, cpu = node.whole_free, node.levels, node.cpu_level
         node.recount()
         bit = node.bit
+        if node.cpu_level != cpu:
+            now, node.cpu_level = node.cpu_level, cpu
+            self._cpu_moved(node, now)
         while len(self.whole) <= max(len(node.devices), whole):
             self.whole.append(0)
         if node.whole_free != whole:
             self.whole[whole] ^= bit
             self.whole[node.whole_free] ^= bit
-        change = node.levels ^ levels
-        while change:
-            low = change & -change
-            self.partial[low.bit_length() - 1] ^= bit
-            change ^= low
+        self._flip(node.levels ^ levels, bit)
         self.pending_freed |= bit
 
     # What comes and goes
@@ -172,9 +207,9 @@ class Ledger:
         while len(self.whole) <= len(node.devices):
             self.whole.append(0)
         self.whole[node.whole_free] |= bit
-        for level in range(LEVELS):
-            if node.levels >> level & 1:
-                self.partial[level] |= bit
+        self._flip(node.levels, bit)
+        for level in range(1, node.cpu_level + 1):
+            self.cpu_at[level] |= bit
         self.pending_freed |= bit
         self.alter(node.row)
 
@@ -182,9 +217,9 @@ class Ledger:
         """The node gives up its row; nothing may be held on it."""
         bit = node.bit
         self.whole[node.whole_free] ^= bit
-        for level in range(LEVELS):
-            if node.levels >> level & 1:
-                self.partial[level] ^= bit
+        self._flip(node.levels, bit)
+        for level in range(1, node.cpu_level + 1):
+            self.cpu_at[level] ^= bit
         self.registered ^= bit
         self.nodes[node.row] = None
         del self.rows[node.name]

@@ -14,8 +14,13 @@ from muster.events.nodes import NodeSpec
 if TYPE_CHECKING:
     from muster.cluster.jobs import Task
 
-LEVELS: Final = 20
+LEVELS: Final = 1000
 """In how many steps the free part of a shared device is told apart by the indexes."""
+
+
+def cpu_level(cpu_milli: int) -> int:
+    """In which of the steps of the CPU index so much CPU is: they double, from one core on."""
+    return (cpu_milli // 1000).bit_length() if cpu_milli > 0 else 0
 
 
 class Device:
@@ -79,6 +84,7 @@ class Node:
         "claims",
         "cordoned",
         "cpu_free",
+        "cpu_level",
         "device_free",
         "device_units",
         "devices",
@@ -133,7 +139,9 @@ class Node:
         self.device_units: list[int] = []
         """What each device is in all."""
         self.whole_free = 0
+        self.cpu_level = 0
         self.levels = 0
+        """A bit for each level of which a device in use is."""
         self.plain = True
         """Whether every device is usable and nothing is claimed: then holdings can be added and taken off one by one."""
         self.uniform = True
@@ -179,6 +187,7 @@ class Node:
             for index, units in claim.devices.items():
                 free[index] -= max(0, units)
         self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
+        self.cpu_level = cpu_level(cpu)
         self.device_units = [device.units for device in devices]
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
         self.plain = not self.claims and all(device.usable for device in devices)

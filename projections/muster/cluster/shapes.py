@@ -24,6 +24,7 @@ class Shape:
     """
 
     __slots__ = (
+        "cpu_level",
         "cpu_milli",
         "disk_mib",
         "gpu_memory_mib",
@@ -40,6 +41,8 @@ class Shape:
 
     def __init__(self, group: GroupRequest) -> None:
         self.cpu_milli: int = group.cpu_milli
+        self.cpu_level: int = (group.cpu_milli // 1000).bit_length()
+        """In which step of the ledger's CPU index a node must be at least."""
         self.memory_mib: int = group.memory_mib
         self.disk_mib: int = group.disk_mib
         self.gpus: int = group.gpus

@@ -3,8 +3,8 @@
 The score `best-fit` ranks the nodes on which a task fits, the lowest rank first; among equals, the lowest row:
 
     whole devices   the number of devices now free: it goes where it leaves the fewest
-    a share         the level (twentieths) of the fullest device in use that takes it; then, where none does, 20 and the
-                    number of free devices
+    a share         what is free, in thousandths, of the fullest device in use that takes it; then, where none does, 1000
+                    and the number of free devices
     no device       0 for a node without devices; else 1 and the number of free devices
 
 So whole nodes stay whole. The ledger keeps its nodes by exactly these numbers, so the buckets are walked in order and
@@ -15,6 +15,7 @@ Many tasks of one shape are placed in one walk: after a task is placed, its node
 so that the next task goes there too as long as it fits.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from muster.cluster.ledger import Ledger
@@ -41,7 +42,11 @@ class BestFit:
         """The best spot for one task, not on `excluded` rows (bits), or None."""
         shape = candidates.shape
         for _, tier in candidates.tiers:
-            live = tier & candidates.maybe & ~excluded if excluded else tier & candidates.maybe
+            live = tier & candidates.maybe
+            if shape.cpu_level:
+                live &= self.ledger.cpu_at[shape.cpu_level]
+            if excluded:
+                live &= ~excluded
             if live:
                 if shape.gpus:
                     spot = self._one_whole(candidates, shape, live)
@@ -72,9 +77,9 @@ class BestFit:
     def _one_share(self, candidates: Candidates, shape: Shape, live: int) -> Spot | None:
         ledger = self.ledger
         nodes = ledger.nodes
-        level = shape.gpu_milli * LEVELS // 1000
-        for bits in ledger.partial[level:]:
-            found = live & bits
+        levels = ledger.levels
+        for level in levels[bisect_left(levels, shape.gpu_milli * LEVELS // 1000) :]:
+            found = live & ledger.partial[level]
             while found:
                 low = found & -found
                 row = low.bit_length() - 1
@@ -86,7 +91,6 @@ class BestFit:
                 else:
                     candidates.maybe &= ~low
                 found ^= low
-            level += 1
         for bits in ledger.whole[1:]:
             found = live & bits
             while found:
@@ -123,6 +127,8 @@ class BestFit:
         shape = candidates.shape
         for _, tier in candidates.tiers:
             live = tier & candidates.maybe & ~excluded
+            if shape.cpu_level:
+                live &= self.ledger.cpu_at[shape.cpu_level]
             if live and len(spots) < want:
                 if shape.gpus:
                     self._whole(candidates, live, want, spots)
@@ -196,8 +202,9 @@ class BestFit:
         used: dict[int, list[int]] = {}
         """Devices as they would be after the spots given so far, by row."""
         counts: dict[int, int] = {}
-        lowest = shape.gpu_milli * LEVELS // 1000
-        for level in [*range(lowest, LEVELS), None]:
+        levels = self.ledger.levels
+        lowest = bisect_left(levels, shape.gpu_milli * LEVELS // 1000)
+        for level in [*levels[lowest:], None]:
             rows = [self.ledger.partial[level]] if level is not None else self.ledger.whole[1:]
             for bits in rows:
                 found = live & bits
@@ -240,6 +247,6 @@ def rank(node: Node, shape: Shape) -> int | None:
     if not shape.share:
         return 1 + node.whole_free if any(device.present for device in node.devices) else 0
     for level in range(LEVELS):
-        if take_share(node, shape, node.device_free, level, LEVELS) is not None:
+        if node.levels >> level & 1 and take_share(node, shape, node.device_free, level, LEVELS) is not None:
             return level
     return LEVELS + node.whole_free if take_share(node, shape, node.device_free, None, LEVELS) is not None else None
