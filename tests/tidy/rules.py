@@ -68,6 +68,7 @@ NUMPY_FLOAT = frozenset(
         "random",
     ]
 )
+IMPORTED_AS = {"pyyaml": "yaml"}
 SET_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 
 Finding = str
@@ -199,6 +200,14 @@ def no_file_is_dead(root: Path) -> list[Finding]:
     ]
 
 
+def every_dependency_is_imported(root: Path) -> list[Finding]:
+    """What an installation brings in, something imports."""
+    dependencies = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = [re.split(r"[<>=~!\[ ]", dependency)[0] for dependency in dependencies]
+    imported = {name.split(".")[0] for _, tree in _parsed(root, ROOTS) for node in ast.walk(tree) for name in _imported(node)}
+    return [f"pyproject.toml: {name} is imported nowhere" for name in names if IMPORTED_AS.get(name, name) not in imported]
+
+
 def nothing_is_left_for_later(root: Path) -> list[Finding]:
     """No placeholder: what is not there yet is an issue, not a comment or a stub."""
     words = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|NotImplemented(?:Error)?\b")
@@ -219,6 +228,7 @@ RULES: tuple[Callable[[Path], list[Finding]], ...] = (
     modules_say_what_they_are,
     muster_is_a_namespace,
     no_file_is_dead,
+    every_dependency_is_imported,
     nothing_is_left_for_later,
 )
 

@@ -99,6 +99,14 @@ def test_a_package_without_marker_is_found(tmp_path: Path) -> None:
     assert rules.modules_say_what_they_are(tree) == ["services/muster/engine: has no py.typed"]
 
 
+def test_a_dependency_that_nothing_imports_is_found(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    (tree / ENGINE).write_text(HEADER + "import msgspec, numpy, rich.table, typer, yaml\n")
+    assert rules.every_dependency_is_imported(tree) == []
+    (tree / ENGINE).write_text(HEADER + "import msgspec, numpy, rich.table, typer\n")
+    assert rules.every_dependency_is_imported(tree) == ["pyproject.toml: pyyaml is imported nowhere"]
+
+
 def test_an_init_in_the_namespace_is_found(tmp_path: Path) -> None:
     tree = small_tree(tmp_path)
     (tree / "services/muster/__init__.py").write_text(HEADER)

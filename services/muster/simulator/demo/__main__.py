@@ -15,6 +15,7 @@ from rich.console import Console
 
 from muster.simulator.demo.checks import Check, check
 from muster.simulator.demo.play import Play
+from muster.simulator.demo.scheduler import SchedulerEnded
 from muster.simulator.demo.table import Screen
 
 PLANTS = ("double-start", "lost-job", "altered-log", "no-preempt")
@@ -36,8 +37,12 @@ def main() -> int:
     begun = time.monotonic()
     if plant:
         console.print(f"planted: {plant}", style="bold yellow")
-    with Screen(console) as screen:
-        evidence = Play(folder, screen, plant, speed).run()
+    try:
+        with Screen(console) as screen:
+            evidence = Play(folder, screen, plant, speed).run()
+    except SchedulerEnded as error:
+        console.print(f"FAILED: {error}", style="bold red", highlight=False)
+        return 1
     console.print()
     checks = check(evidence)
     for found in checks:

@@ -28,6 +28,10 @@ CELL = "main"
 KILL_WAIT_S = 10
 
 
+class SchedulerEnded(Exception):
+    """The process is gone and nobody killed it."""
+
+
 class Led(msgspec.Struct, frozen=True):
     """The log was read and a term started."""
 
@@ -100,7 +104,7 @@ class Scheduler:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the scheduler ended by itself with status {self._process.wait(KILL_WAIT_S)}")
+            raise SchedulerEnded(f"the scheduler ended by itself, with status {self._process.wait(KILL_WAIT_S)}")
         return line
 
 
