@@ -50,10 +50,15 @@ class SceneFailure(Exception):
         self.actual = actual
 
 
+class Unsettled(SceneFailure):
+    """Decisions do not stop."""
+
+
 class World:
     """The core and everything around it. `apart` are nodes whose reports have a partition of their own."""
 
     def __init__(self, policy: Policy, apart: list[str]) -> None:
+        self.cycles_max = CYCLES_MAX
         self.now_us = 0
         self.clock_us = START_US
         """The leader's wall clock less virtual time."""
@@ -292,8 +297,8 @@ class World:
             if due is None or due >= until_us:
                 break
             turns = turns + 1 if due <= self.now_us else 0
-            if turns > CYCLES_MAX:
-                raise SceneFailure("time to go on", f"something is due at {self.now_us / 1e6} s again and again")
+            if turns > self.cycles_max:
+                raise Unsettled("time to go on", f"something is due at {self.now_us / 1e6} s again and again")
             self.now_us = max(self.now_us, due)
             self.happen()
             self.settle()
@@ -314,7 +319,7 @@ class World:
         Raises:
             SceneFailure: it does not settle.
         """
-        for _ in range(CYCLES_MAX):
+        for _ in range(self.cycles_max):
             core = self.core
             if core is None:
                 return
@@ -330,7 +335,7 @@ class World:
             self.fleet.fire(self.now_us)
             if not self.flush() and not self._readable():
                 return
-        raise SceneFailure("the scheduler to settle", f"{CYCLES_MAX} cycles at one time and no end")
+        raise Unsettled("the scheduler to settle", f"{self.cycles_max} cycles at one time and no end")
 
     def _next_us(self) -> int | None:
         due = [self.fleet.next_us(), self.lead_at[0] if self.lead_at is not None else None]

@@ -1,0 +1,431 @@
+"""The engine with one rule left out, for `muster.simulator.scenario.mutate`.
+
+A mutant puts something else in the place of a function of the core while a scene is played. The core has no switches for
+this, and nothing here is used by any program.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from muster.cluster import evolve, evolve_jobs, evolve_nodes
+from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task
+from muster.cluster.ledger import Ledger
+from muster.cluster.nodes import Claim, Node
+from muster.cluster.queues import PendingClass
+from muster.cluster.shapes import Shape
+from muster.cluster.state import State
+from muster.engine import lifecycle, place, preempt
+from muster.engine.bestfit import BestFit, Spot
+from muster.engine.candidates import Candidates
+from muster.engine.emit import Emitter
+from muster.engine.filters import FILTERS
+from muster.engine.filters.resources import ResourcesFilter
+from muster.engine.passes import Asked, Pass
+from muster.engine.place import Placer
+from muster.events.base import INT_MAX, Event
+from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.nodes import (
+    DeviceHealthChanged,
+    ForeignUseChanged,
+    NodeRegistered,
+    NodeRemoved,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+)
+from muster.events.operations import (
+    InputRefused,
+    LeaseExtended,
+    NodeCordoned,
+    NodeDrained,
+    NodeFenced,
+    NodeUncordoned,
+    Policy,
+)
+from muster.scheduler import reports
+from muster.scheduler.beat import Beats
+from muster.scheduler.core import Core
+from muster.scheduler.recorder import Recorded, Recorder
+from muster.simulator.scenario.world import World
+
+Mutant = Callable[[], AbstractContextManager[Any]]
+"""Makes a context in which a rule is left out."""
+
+HUGE = 2**60
+
+
+def _instead(owner: Any, name: str, function: Any) -> Mutant:
+    return lambda: mock.patch.object(owner, name, function)
+
+
+def _both(*mutants: Mutant) -> Mutant:
+    @contextmanager
+    def made() -> Any:
+        with ExitStack() as stack:
+            for mutant in mutants:
+                stack.enter_context(mutant())
+            yield
+
+    return made
+
+
+def _handling(kind: type[Event], handler: Callable[[State, Any], None]) -> Mutant:
+    """The fold of one kind of entry is another."""
+    return lambda: mock.patch.dict(evolve._HANDLERS, {kind: handler})
+
+
+def _ignored(kind: type[Event]) -> Mutant:
+    return _handling(kind, lambda state, event: None)
+
+
+def _passing(self: Any, index: Any, shape: Shape, among: int) -> int:
+    return among
+
+
+_emit = Emitter.emit
+_ended = lifecycle._ended
+_faulty = lifecycle._faulty
+_rank = preempt.rank
+_on_node = preempt._on_node
+_attempt_timer = evolve_jobs.set_timer
+_recount = Node.recount
+_one = BestFit.one
+_ask = Pass._ask
+_made = PendingClass.__init__
+_add = Recorded.add
+_beat = Beats.beat
+_set_policy = World.set_policy
+_begin = evolve.begin_cycle
+
+
+# Order and preemption
+
+
+def _without_priority(self: PendingClass, key: Any, job: Job) -> None:
+    _made(self, key, job)
+    self.priority = 0
+
+
+def _preempt_first(self: Pass, waiting: PendingClass, instance: Instance) -> bool:
+    if instance.key not in self.state.nominations and self._preempt(instance, []):
+        return True
+    return _ask(self, waiting, instance)
+
+
+def _anybody(state: State, attempt: Attempt, job: Job) -> bool:
+    """Everybody once: else equals preempt each other for ever."""
+    return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
+
+
+def _everybody_there(state: State, node: Node, shape: Shape, job: Job, lifted: Any) -> Any:
+    found = _on_node(state, node, shape, job, lifted)
+    if found is None:
+        return None
+    stopping, victims = preempt._on(state, node, job, lifted)
+    return found[0], [*stopping, *victims]
+
+
+def _spare_nobody(state: State, plan: Any, placer: Any, job: Job, gone: list[Attempt], places: Any) -> list[Attempt]:
+    return gone
+
+
+def _no_grace(self: Emitter, decision: Event) -> None:
+    if isinstance(decision, InstancePreempted | StopOrdered):
+        decision = msgspec.structs.replace(decision, kill_at_us=self.state.at_us)
+    _emit(self, decision)
+
+
+def _free_at_notice(self: Emitter, decision: Event) -> None:
+    _emit(self, decision)
+    if isinstance(decision, InstancePreempted | StopOrdered):
+        attempt = self.state.attempt(decision.job, decision.instance, decision.attempt)
+        for task in list(attempt.tasks.values()) if attempt is not None else ():
+            if task.holding:
+                evolve_jobs.release(self.state, task, "exited")
+        self.full = self.full or bool(self.state.todo)  # the next cycle ends what holds nothing now
+
+
+# Gangs
+
+
+def _partial(self: Placer, job: Job) -> Any:
+    gang = job.gang
+    minima = tuple([min(1, minimum) for minimum in gang.minima])
+    return self._gang(job, gang, minima, gang.counts, gang.offsets, self.excluded(job.avoid))
+
+
+def _minimum_of_the_whole(self: Placer, job: Job) -> Any:
+    gang = job.gang
+    left = sum(gang.minima)
+    minima = []
+    for count in gang.counts:
+        minima.append(min(left, count))
+        left -= minima[-1]
+    return self._gang(job, gang, tuple(minima), gang.counts, gang.offsets, self.excluded(job.avoid))
+
+
+def _only_the_minimum(self: Placer, job: Job) -> Any:
+    gang = job.gang
+    return self._gang(job, gang, gang.minima, gang.minima, gang.offsets, self.excluded(job.avoid))
+
+
+def _no_barrier(self: Emitter, decision: Event) -> None:
+    _emit(self, decision)
+    if isinstance(decision, InstanceBound):
+        _emit(self, InstanceStarted(job=decision.job, instance=decision.instance, attempt=decision.attempt))
+
+
+def _no_degradation(state: State, attempt: Attempt, fault: Any) -> Event:
+    request = attempt.instance.job.request
+    with mock.patch.object(attempt.instance.job, "request", msgspec.structs.replace(request, degraded_grace_us=0)):
+        return _faulty(state, attempt, fault)
+
+
+# What comes of an attempt
+
+
+def _no_requeue(state: State, attempt: Attempt, *args: Any) -> Event:
+    ended = _ended(state, attempt, *args)
+    if isinstance(ended, AttemptEnded) and ended.then == "pending":
+        return msgspec.structs.replace(ended, then="failed", not_before_us=0, avoid="")
+    return ended
+
+
+def _no_blame(state: State, attempt: Attempt, *args: Any) -> Event:
+    ended = _ended(state, attempt, *args)
+    return msgspec.structs.replace(ended, not_before_us=0, avoid="") if isinstance(ended, AttemptEnded) else ended
+
+
+def _always_retried(state: State, attempt: Attempt, *args: Any) -> Event:
+    ended = _ended(state, attempt, *args)
+    if isinstance(ended, AttemptEnded) and ended.then == "failed":
+        return msgspec.structs.replace(ended, then="pending")
+    return ended
+
+
+def _requeue_last(self: Emitter, decision: Event) -> None:
+    if isinstance(decision, AttemptEnded) and decision.then == "pending":
+        self.state.jobs[decision.job].place = (self.state.number, self.state.index)
+    _emit(self, decision)
+
+
+def _no_time_limit(state: State, attempt: Attempt) -> None:
+    request = attempt.instance.job.request
+    with mock.patch.object(attempt.instance.job, "request", msgspec.structs.replace(request, time_limit_us=None)):
+        _attempt_timer(state, attempt)
+
+
+# Reports
+
+
+def _any_report(state: State, node: Node, key: Any) -> tuple[int, bool]:
+    return 0, True
+
+
+def _any_attempt(state: State, event: Any) -> Any:
+    instance = state.instance(event.job, event.instance)
+    task = instance.attempt.tasks.get(event.rank) if instance is not None and instance.attempt is not None else None
+    return task if task is not None and task.holding else None
+
+
+def _reviving(kind: type[Event], phase: str) -> Callable[[State, Any], None]:
+    handle = evolve._HANDLERS[kind]
+
+    def revive(state: State, event: Any) -> None:
+        instance = state.instance(event.job, event.instance)
+        if instance is not None and instance.phase in TERMINAL:
+            instance.phase = phase or ("failed" if event.code else "finished")
+        else:
+            handle(state, event)
+
+    return revive
+
+
+def _submitted_anew(state: State, event: Any) -> None:
+    known = state.jobs.pop(event.job, None)
+    for instance in known.instances if known is not None else ():
+        state.pending.discard(instance)
+    evolve_jobs._job_submitted(state, event)
+
+
+def _refusals_unsaid(self: Recorded, event: Event, data: bytes) -> None:
+    if type(event) is not InputRefused:
+        _add(self, event, data)
+
+
+# Nodes and devices
+
+
+def _no_liveness(state: State, node: Node) -> None:
+    state.timers.cancel(("node", node.name, node.row))
+
+
+def _silent_is_over(state: State, event: Any) -> None:
+    evolve_nodes._node_silent(state, event)
+    evolve_nodes.lose_tasks(state, state.ledger.node(event.row), "node-lost")
+
+
+def _by_place(state: State, event: NodeRegistered) -> None:
+    evolve_nodes._node_registered(state, event)
+    node = state.node(event.node)
+    if node is not None and len(node.devices) == len(event.spec.devices):
+        by_uuid = {device.uuid: device for device in node.devices}
+        node.devices = [by_uuid.get(spec.uuid, device) for spec, device in zip(event.spec.devices, node.devices, strict=True)]
+        state.ledger.recount(node)
+
+
+def _unread_is_missing(self: Beats, state: State, unread: Any, agents: Any) -> Any:
+    return _beat(self, state, (), agents)
+
+
+def _policy(**changes: Any) -> Mutant:
+    def changed(self: World, policy: Policy) -> None:
+        _set_policy(self, msgspec.structs.replace(policy, **changes))
+
+    return _instead(World, "set_policy", changed)
+
+
+# The ledger
+
+
+def _empty_recount(self: Node) -> None:
+    tasks, self.tasks = self.tasks, {}
+    _recount(self)
+    self.tasks = tasks
+
+
+def _hold_nothing(self: Ledger, task: Task) -> None:
+    task.node.tasks[task] = None
+    self.touched.append(task.node.row)
+
+
+def _release_nothing(self: Ledger, task: Task) -> None:
+    del task.node.tasks[task]
+    self.touched.append(task.node.row)
+    self.recount(task.node)
+
+
+_no_holdings = _both(
+    _instead(Ledger, "hold", _hold_nothing),
+    _instead(Ledger, "release", _release_nothing),
+    _instead(Node, "recount", _empty_recount),
+)
+
+
+def _plenty(amount: str) -> Mutant:
+    """One resource is never short, on any node."""
+
+    def recount(self: Node) -> None:
+        _recount(self)
+        setattr(self, amount, getattr(self, amount) + HUGE)
+
+    return _both(_instead(Node, "recount", recount), _instead(ResourcesFilter, "passes", _passing))
+
+
+def _worst_fit(self: BestFit, candidates: Candidates, excluded: int) -> Spot | None:
+    last = None
+    while (spot := _one(self, candidates, excluded)) is not None:
+        last = spot
+        excluded |= 1 << spot[0]
+    return last
+
+
+def _no_second_look(self: Pass, waiting: PendingClass) -> bool:
+    return isinstance(waiting.memo, Asked)
+
+
+# The log
+
+
+def _positions_forgotten(state: State, number: int, term: int, at_us: int, started: Any, positions: Any) -> None:
+    _begin(state, number, term, at_us, started, {})
+
+
+def _gap_ignored(state: State, gap_us: int) -> None:
+    """Deadlines do not move."""
+
+
+class _Everything(dict[str, int]):
+    def get(self, key: str, default: Any = None) -> Any:
+        return INT_MAX
+
+
+MUTANTS: dict[str, Mutant] = {
+    "fifo": _instead(PendingClass, "__init__", _without_priority),
+    **{f"no-filter-{name}": _instead(type(filter), "passes", _passing) for name, filter in FILTERS.items()},
+    "no-holdings": _no_holdings,
+    "no-cpu": _plenty("cpu_free"),
+    "no-memory": _plenty("memory_free"),
+    "no-disk": _plenty("disk_free"),
+    "no-task-slots": _plenty("tasks_free"),
+    "worst-fit": _instead(BestFit, "one", _worst_fit),
+    "no-second-look": _instead(Pass, "_in_vain", _no_second_look),
+    "no-preemption": _instead(Pass, "_preempt", lambda self, instance, outranked: False),
+    "preempt-first": _instead(Pass, "_ask", _preempt_first),
+    "preempt-anybody": _both(
+        _instead(preempt, "may_be_victim", _anybody), _instead(Pass, "_worth_searching", lambda self, job: True)
+    ),
+    "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
+    "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
+    "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node, sign: None),
+    "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
+    "no-grace": _instead(Emitter, "emit", _no_grace),
+    "free-at-notice": _instead(Emitter, "emit", _free_at_notice),
+    "no-gang": _instead(Placer, "find", _partial),
+    "no-group-minimum": _instead(Placer, "find", _minimum_of_the_whole),
+    "only-the-minimum": _instead(Placer, "find", _only_the_minimum),
+    "one-order-of-groups": _instead(place, "ORDERS_MAX", 1),
+    "no-barrier": _instead(Emitter, "emit", _no_barrier),
+    "no-degradation": _instead(lifecycle, "_faulty", _no_degradation),
+    "no-requeue": _instead(lifecycle, "_ended", _no_requeue),
+    "no-blame": _instead(lifecycle, "_ended", _no_blame),
+    "no-failure": _instead(lifecycle, "_ended", _always_retried),
+    "requeue-last": _instead(Emitter, "emit", _requeue_last),
+    "no-time-limit": _instead(evolve_jobs, "set_timer", _no_time_limit),
+    "stale-reports": _both(_instead(reports, "_held", _any_report), _instead(evolve_jobs, "_task", _any_attempt)),
+    "revival": _both(
+        _instead(reports, "_held", _any_report),
+        *[
+            _handling(kind, _reviving(kind, phase))
+            for kind, phase in ((TaskExited, ""), (TaskReady, "ready"), (TaskStarted, "running"))
+        ],
+    ),
+    "repeats-count": _both(
+        _instead(Recorder, "_wanted", lambda self, message, *rest: True), _handling(JobSubmitted, _submitted_anew)
+    ),
+    "refusals-unsaid": _instead(Recorded, "add", _refusals_unsaid),
+    "no-liveness": _instead(evolve_nodes, "set_timer", _no_liveness),
+    "silent-is-over": _handling(NodeSilent, _silent_is_over),
+    "unread-is-missing": _instead(Beats, "beat", _unread_is_missing),
+    "no-quarantine": _policy(flap_limit=0),
+    "endless-flap-window": _policy(flap_window_us=10**13),
+    "devices-by-place": _handling(NodeRegistered, _by_place),
+    "inputs-lost": _instead(Core, "positions", _Everything()),
+    "positions-forgotten": _both(
+        _instead(evolve, "begin_cycle", _positions_forgotten),
+        lambda: mock.patch("muster.engine.step.begin_cycle", _positions_forgotten),
+    ),
+    "gap-ignored": _instead(evolve, "_shift_deadlines", _gap_ignored),
+    **{
+        f"without-{kind.__name__}": _ignored(kind)
+        for kind in (
+            JobCancelRequested,
+            JobReprioritised,
+            DeviceHealthChanged,
+            ForeignUseChanged,
+            NodeRemoved,
+            NodeCordoned,
+            NodeUncordoned,
+            NodeDrained,
+            NodeFenced,
+            LeaseExtended,
+            TaskExited,
+        )
+    },
+}
+"""By name. What a scene does not touch it cannot notice."""
