@@ -7,7 +7,9 @@ For one instance, in this order:
   1. a place that is free, its own nomination lifted;
   2. a place that a nomination of a job it outranks keeps: that nomination ends, `taken`;
   3. places of victims (`muster.engine.preempt`): it is nominated, the victims are told to stop;
-  4. none: the leading reason is recorded when it changes.
+  4. none: it waits.
+
+At the end the leading reason is recorded for each shape that waits and has none recorded.
 
 A class that was asked in vain is not asked again until something was freed on a row that passes its filters, or until
 something else may let it start (`State.wakes`). That only saves asking: asked again it would fail again.
@@ -70,7 +72,10 @@ class Pass:
         while True:
             self.again = False
             self._round()
-            if not self.again or self.emitter.full:
+            if self.emitter.full:
+                return
+            if not self.again:
+                self._record_deferrals()
                 return
 
     def _round(self) -> None:
@@ -113,7 +118,7 @@ class Pass:
                 if freed & self.placer.cache.of(shape).bits:
                     return False
             asked.freed = ledger.freed_upto()
-        return (waiting.queue, waiting.gang.digest) in self.state.deferred
+        return True
 
     def _ask(self, waiting: PendingClass, instance: Instance) -> bool:
         """Whether the instance left its class: bound, or nominated."""
@@ -140,7 +145,8 @@ class Pass:
             return self._still_nominated(waiting, nomination)
         if self._preempt(instance, outranked):
             return True
-        self._defer(waiting)
+        if not self.emitter.full:
+            waiting.memo = Asked(state.ledger.freed_upto(), state.wakes)
         return False
 
     # Binding
@@ -298,19 +304,23 @@ class Pass:
 
     # Deferring
 
-    def _defer(self, waiting: PendingClass) -> None:
+    def _record_deferrals(self) -> None:
+        """Record why those wait for whom nothing is recorded, in the order in which they stand."""
         state = self.state
-        key = (waiting.queue, waiting.gang.digest)
-        if self.emitter.full:
-            return
-        if self.emitter.full:
-            return
-        if key not in state.deferred:
-            if not self.deferrals:
+        deferred = state.deferred
+        found = []
+        for waiting in state.pending.classes.values():
+            if waiting.count and waiting.key[-1] is None and (waiting.queue, waiting.gang.digest) not in deferred:
+                head = waiting.head()
+                if head is not None:
+                    found.append((-waiting.priority, head.place, waiting))
+        for _, _, waiting in sorted(found, key=lambda item: item[:2]):
+            key = (waiting.queue, waiting.gang.digest)
+            if self.emitter.full or not self.deferrals:
                 return
-            self.deferrals -= 1
-            self.emitter.emit(ShapeDeferred(queue=key[0], shape=key[1], code=self._code(waiting)))
-        waiting.memo = Asked(state.ledger.freed_upto(), state.wakes)
+            if key not in deferred:
+                self.deferrals -= 1
+                self.emitter.emit(ShapeDeferred(queue=key[0], shape=key[1], code=self._code(waiting)))
 
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""
