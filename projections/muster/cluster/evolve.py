@@ -7,7 +7,7 @@ not fit the state is a broken invariant: it cannot have been made here.
 How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.cluster import evolve_jobs, evolve_nodes
@@ -48,20 +48,25 @@ def evolve(state: State, event: Event) -> None:
     Raises:
         BrokenInvariant: a decision that cannot be true in this state.
     """
-    _HANDLERS[type(event)](state, event)
+    HANDLERS[type(event)](state, event)
     state.index += 1
 
 
 def apply(state: State, cycle: Cycle) -> None:
     """Fold a recorded cycle in."""
     begin_cycle(state, cycle.number, cycle.term, cycle.at_us, cycle.started, cycle.positions)
-    handlers = _HANDLERS
-    for event in cycle.inputs:
+    evolve_all(state, cycle.inputs)
+    evolve_all(state, cycle.decisions)
+
+
+def evolve_all(state: State, events: Sequence[Event]) -> None:
+    """Fold entries in, one after the other."""
+    handlers = HANDLERS
+    index = state.index
+    for event in events:
         handlers[type(event)](state, event)
-        state.index += 1
-    for event in cycle.decisions:
-        handlers[type(event)](state, event)
-        state.index += 1
+        index += 1
+        state.index = index
 
 
 def _wake(state: State) -> None:
@@ -120,7 +125,7 @@ def _nothing(state: State, event: InputRefused | EntryQuarantined) -> None:
     """It is written down and changes nothing."""
 
 
-_HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
+HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_jobs.HANDLERS,
     **evolve_nodes.HANDLERS,
     PolicySet: _policy_set,

@@ -95,10 +95,10 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
 
 def _task(state: State, event: TaskReady | TaskStarted | TaskExited | TaskMissing) -> Task | None:
     """The task that is reported, if it belongs to the current attempt of its instance and still holds its place."""
-    job = state.jobs.get(event.job)
-    if job is None or event.instance >= len(job.instances):
+    try:
+        attempt = state.jobs[event.job].instances[event.instance].attempt
+    except LookupError:
         return None
-    attempt = job.instances[event.instance].attempt
     if attempt is None or attempt.number != event.attempt:
         return None
     task = attempt.tasks.get(event.rank)
@@ -111,8 +111,8 @@ def _task_ready(state: State, event: TaskReady) -> None:
         task.phase = "ready"
         task.port = event.port
         attempt = task.attempt
-        attempt.ready += 1
-        if attempt.ready == len(attempt.tasks) and attempt.phase == "prepare":
+        ready = attempt.ready = attempt.ready + 1
+        if attempt.phase == "prepare" and ready == len(attempt.tasks):
             state.todo[attempt.instance.key] = None
 
 
@@ -152,13 +152,14 @@ def release(state: State, task: Task, phase: str) -> None:
     task.holding = False
     attempt = task.attempt
     state.ledger.release(task)
-    attempt.held -= 1
-    for key in attempt.by:
-        claim = task.node.claims.get(key)
-        if claim is not None:
-            claim.add(task.shape, task.devices, task.node, 1)
-            state.ledger.recount(task.node)
-    if not attempt.held:
+    held = attempt.held = attempt.held - 1
+    if attempt.by:
+        for key in attempt.by:
+            claim = task.node.claims.get(key)
+            if claim is not None:
+                claim.add(task.shape, task.devices, task.node, 1)
+                state.ledger.recount(task.node)
+    if not held:
         state.todo[attempt.instance.key] = None
 
 
@@ -193,8 +194,10 @@ def _instance(state: State, event: Any) -> Instance:
 
 
 def _attempt(state: State, event: Any) -> Attempt:
-    instance = _instance(state, event)
-    attempt = instance.attempt
+    try:
+        attempt: Attempt | None = state.jobs[event.job].instances[event.instance].attempt
+    except LookupError:
+        attempt = None
     if attempt is None or attempt.number != event.attempt:
         broken(f"{type(event).__name__} names attempt {event.attempt} of {event.job}/{event.instance}, which is not current")
     return attempt
@@ -212,8 +215,10 @@ def _job_rejected(state: State, event: JobRejected) -> None:
 
 
 def _instance_bound(state: State, event: InstanceBound) -> None:
-    instance = _instance(state, event)
-    job = instance.job
+    job = state.jobs.get(event.job)
+    if job is None or event.instance >= len(job.instances):
+        broken(f"InstanceBound names instance {event.instance} of job {event.job}, which is not there")
+    instance = job.instances[event.instance]
     if instance.phase != "pending" or event.attempt != instance.attempts + 1:
         broken(
             f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
@@ -221,25 +226,32 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
         )
     if state.nominations and instance.key in state.nominations:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
-    _leave_pending(state, instance)
     if state.deferred:
         state.deferred.pop((job.queue, job.gang.digest), None)
+    if instance.waits is not None:
+        state.pending.discard(instance)
+        state.pending_total -= 1
+    else:
+        _leave_pending(state, instance)
     attempt = Attempt(instance, event.attempt, state.at_us, state.number)
     instance.attempt = attempt
     instance.attempts = event.attempt
     instance.phase = "starting"
     instance.not_before_us = 0
     _place(state, attempt, event.placements)
-    attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(("attempt", event.job, event.instance), attempt.ready_until_us)
-    _count_running(state, attempt, 1)
+    until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
+    state.timers.set(("attempt", event.job, event.instance), until_us)
+    if job.request.preemptible:
+        _count_running(state, attempt, 1)
 
 
 def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
     ledger = state.ledger
     nodes = ledger.nodes
+    hold = ledger.hold
     gang = attempt.instance.job.gang
-    shapes = gang.shapes
+    shape = gang.shapes[0]
+    several = len(gang.shapes) > 1
     tasks = attempt.tasks
     group = 0
     for placement in placements:
@@ -247,11 +259,12 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
         node = nodes[row] if row < len(nodes) else None
         if node is None:
             broken(f"a placement names row {row}, which no node has")
-        if len(shapes) > 1:
-            group = gang.group_of(placement.rank)
-        task = Task(attempt, placement.rank, group, shapes[group], node, placement.devices)
-        tasks[placement.rank] = task
-        ledger.hold(task)
+        rank = placement.rank
+        if several:
+            group = gang.group_of(rank)
+            shape = gang.shapes[group]
+        task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices)
+        hold(task)
     attempt.held += len(placements)
 
 
@@ -265,7 +278,10 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     instance.phase = "running"
     instance.start_failures = 0
     state.todo.pop(instance.key, None)
-    set_timer(state, attempt)
+    if instance.job.request.time_limit_us is None:
+        state.timers.cancel(("attempt", event.job, event.instance))
+    else:
+        set_timer(state, attempt)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
 
@@ -340,13 +356,15 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     if attempt.held:
         broken(f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
     if attempt.phase != "stop":
-        _count_running(state, attempt, -1)
-        state.degraded.pop(instance.key, None)
+        if job.request.preemptible:
+            _count_running(state, attempt, -1)
+        if state.degraded:
+            state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
     instance.attempt = None
     attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
-    state.todo.pop((event.job, event.instance), None)
+    state.todo.pop(instance.key, None)
     state.timers.cancel(("attempt", event.job, event.instance))
     if state.policy.min_runtime_us:
         state.timers.cancel(("immune", event.job, event.instance))
@@ -386,7 +404,8 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     instance.reason = reason
     instance.code = code
     instance.ended_us = state.at_us
-    state.todo.pop(instance.key, None)
+    if instance.key in state.todo:
+        del state.todo[instance.key]
     job.open -= 1
     if not job.open:
         job.over_us = state.at_us
@@ -535,11 +554,12 @@ def _count_running(state: State, attempt: Attempt, change: int) -> None:
     job = attempt.instance.job
     if job.request.preemptible:
         key = (job.queue, job.priority)
-        count = state.running.get(key, 0) + change
+        running = state.running
+        count = running.get(key, 0) + change
         if count:
-            state.running[key] = count
+            running[key] = count
         else:
-            del state.running[key]
+            del running[key]
 
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {

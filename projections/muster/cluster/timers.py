@@ -2,34 +2,51 @@
 
 A timer is `key -> instant`. The instants stand in the objects they belong to; this is the index over them and can be
 made anew from the state.
+
+Most timers of one sort are set a fixed span ahead, so that they come in order: each sort has a lane, to whose end they are
+put; what would stand out of order goes to a heap.
 """
 
 import heapq
+from collections import deque
 
 TimerKey = tuple[str, str, int]
 """What for, whose (a job's id or a node's name), and which (an instance or a row)."""
 
+Due = tuple[int, TimerKey]
+
 
 class Timers:
-    """Instants by key, the earliest first. Setting, cancelling and taking cost O(log n), amortised."""
+    """Instants by key, the earliest first. Setting costs O(1) in order and O(log n) out of it, cancelling O(1), amortised."""
 
-    __slots__ = ("_at", "_heap")
+    __slots__ = ("_at", "_heap", "_lanes", "_noted")
 
     def __init__(self) -> None:
         self._at: dict[TimerKey, int] = {}
-        self._heap: list[tuple[int, TimerKey]] = []
+        self._lanes: dict[str, deque[Due]] = {}
+        self._heap: list[Due] = []
+        self._noted = 0
+        """How many notes stand in the lanes and the heap, those of timers that were set anew or cancelled too."""
 
     def __len__(self) -> int:
         return len(self._at)
 
     def set(self, key: TimerKey, at_us: int) -> None:
         """Make it due at this instant, whatever it was before."""
-        if self._at.get(key) != at_us:
-            self._at[key] = at_us
+        at = self._at
+        if at.get(key) == at_us:
+            return
+        at[key] = at_us
+        lane = self._lanes.get(key[0])
+        if lane is None:
+            lane = self._lanes[key[0]] = deque()
+        if not lane or lane[-1][0] <= at_us:
+            lane.append((at_us, key))
+        else:
             heapq.heappush(self._heap, (at_us, key))
-            if len(self._heap) > 64 and len(self._heap) > 2 * len(self._at):
-                self._heap = [(instant, name) for name, instant in self._at.items()]
-                heapq.heapify(self._heap)
+        self._noted += 1
+        if self._noted > 1024 and self._noted > 3 * len(at):
+            self._tidy()
 
     def cancel(self, key: TimerKey) -> None:
         """Make it never due."""
@@ -41,32 +58,59 @@ class Timers:
 
     def next_us(self) -> int | None:
         """The earliest instant, or None."""
+        at = self._at
+        soonest: int | None = None
+        for lane in self._lanes.values():
+            while lane:
+                at_us, key = lane[0]
+                if at.get(key) == at_us:
+                    if soonest is None or at_us < soonest:
+                        soonest = at_us
+                    break
+                lane.popleft()
+                self._noted -= 1
         heap = self._heap
         while heap:
             at_us, key = heap[0]
-            if self._at.get(key) == at_us:
-                return at_us
+            if at.get(key) == at_us:
+                return at_us if soonest is None else min(soonest, at_us)
             heapq.heappop(heap)
-        return None
+            self._noted -= 1
+        return soonest
 
     def due(self, now_us: int) -> list[TimerKey]:
         """What is due by now, in order of (instant, key). It stays due until it is set or cancelled."""
-        found: list[tuple[int, TimerKey]] = []
+        at = self._at
+        found: dict[Due, None] = {}
+        for lane in self._lanes.values():
+            for note in lane:
+                if note[0] > now_us:
+                    break
+                if at.get(note[1]) == note[0]:
+                    found[note] = None
+        taken = []
         heap = self._heap
         while heap and heap[0][0] <= now_us:
-            at_us, key = heapq.heappop(heap)
-            if self._at.get(key) == at_us:
-                found.append((at_us, key))
-        for item in found:
-            heapq.heappush(heap, item)
-        last: tuple[int, TimerKey] | None = None
-        keys = []
-        for item in found:
-            if item != last:  # a timer set back and forth stands twice in the heap
-                keys.append(item[1])
-            last = item
-        return keys
+            note = heapq.heappop(heap)
+            if at.get(note[1]) == note[0]:
+                taken.append(note)
+                found[note] = None
+            else:
+                self._noted -= 1
+        for note in taken:
+            heapq.heappush(heap, note)
+        return [key for _, key in sorted(found)]
 
     def items(self) -> list[tuple[TimerKey, int]]:
         """All of them, sorted by key."""
         return sorted(self._at.items())
+
+    def _tidy(self) -> None:
+        """Drop the notes that no timer stands behind."""
+        self._lanes = {}
+        self._heap = [(at_us, key) for key, at_us in self._at.items()]
+        self._heap.sort()
+        for note in self._heap:
+            self._lanes.setdefault(note[1][0], deque()).append(note)
+        self._heap = []
+        self._noted = len(self._at)

@@ -1,6 +1,6 @@
 """Where decisions go: each is folded in at once, kept in order, and counted against what a cycle may hold."""
 
-from muster.cluster.evolve import evolve
+from muster.cluster.evolve import HANDLERS
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.decisions import PassStopped
@@ -9,23 +9,25 @@ from muster.events.decisions import PassStopped
 class Emitter:
     """The decisions of one cycle."""
 
-    __slots__ = ("_evolve", "_most", "decisions", "full", "places_left", "state")
+    __slots__ = ("decisions", "full", "left", "places_left", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.decisions: list[Event] = []
-        self._evolve = evolve
-        self._most = state.policy.decisions_max - 1
+        self.left = state.policy.decisions_max - 1
+        """So many more decisions, and `PassStopped`, fit into the cycle."""
         self.places_left = state.policy.placements_max
         self.full = False
         """The cycle holds no more: what is left to decide is decided in the next one."""
 
     def emit(self, decision: Event) -> None:
         """Decide this."""
-        self._evolve(self.state, decision)
-        decisions = self.decisions
-        decisions.append(decision)
-        if len(decisions) >= self._most:
+        state = self.state
+        HANDLERS[type(decision)](state, decision)
+        state.index += 1
+        self.decisions.append(decision)
+        self.left -= 1
+        if self.left <= 0:
             self.full = True
 
     def room_for(self, places: int, decisions: int = 1) -> bool:
@@ -33,13 +35,13 @@ class Emitter:
 
         If not, it is full; unless they would fit into none, which the next cycle cannot mend.
         """
+        if places <= self.places_left and decisions <= self.left:
+            return True
         policy = self.state.policy
         if places > policy.placements_max or decisions > policy.decisions_max - 1:
             return False
-        if places > self.places_left or len(self.decisions) + decisions > policy.decisions_max - 1:
-            self.full = True
-            return False
-        return True
+        self.full = True
+        return False
 
     def placed(self, places: int) -> None:
         """So many placements are about to be emitted."""

@@ -100,11 +100,12 @@ class Pass:
                 self._refill(who)
                 continue
             first = who.head()
-            head = who.head() if first is not None and self._ask(who, first) else None
-            if head is not None:
-                heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
-            else:
-                heapq.heappop(turns)
+            if first is not None and self._ask(who, first) and who.count:
+                head = who.head()
+                if head is not None:
+                    heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
+                    continue
+            heapq.heappop(turns)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""
@@ -152,17 +153,17 @@ class Pass:
     # Binding
 
     def _bind(self, instance: Instance, places: tuple[Placement, ...], taken: Sequence[Nomination] = ()) -> bool:
-        key = instance.key
+        job, index = key = instance.key
+        emitter = self.emitter
         nominated = bool(self.state.nominations) and key in self.state.nominations
-        if not self.emitter.room_for(len(places), 1 + nominated + len(taken)):
+        if not emitter.room_for(len(places), 1 + nominated + len(taken)):
             return False
-        self._end_taken(taken, instance.job)
+        if taken:
+            self._end_taken(taken, instance.job)
         if nominated:
-            self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="bound"))
-        self.emitter.placed(len(places))
-        self.emitter.emit(
-            InstanceBound(job=instance.job.id, instance=instance.index, attempt=instance.attempts + 1, placements=places)
-        )
+            emitter.emit(NominationEnded(job=job, instance=index, reason="bound"))
+        emitter.places_left -= len(places)
+        emitter.emit(InstanceBound(job=job, instance=index, attempt=instance.attempts + 1, placements=places))
         return True
 
     def _refill(self, instance: Instance) -> None:

@@ -14,7 +14,7 @@ Each decision is folded in before the next is made. What does not fit into the c
 from collections.abc import Mapping, Sequence
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve import apply, begin_cycle, evolve
+from muster.cluster.evolve import apply, begin_cycle, evolve_all
 from muster.cluster.state import State
 from muster.engine import lifecycle, liveness
 from muster.engine.emit import Emitter
@@ -45,8 +45,7 @@ class Engine:
         """
         state = self.state
         begin_cycle(state, number, term, at_us, None, dict(positions or {}))
-        for event in inputs:
-            evolve(state, event)
+        evolve_all(state, inputs)
         return self._decide()
 
     def fold(self, cycle: Cycle) -> None:
@@ -121,12 +120,13 @@ class Engine:
     def _settle(self, emitter: Emitter) -> None:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
+        jobs = state.jobs
+        next_decision = lifecycle.next_decision
         while state.todo and not emitter.full:
-            for key in sorted(state.todo):
+            for job, index in sorted(state.todo):
                 if emitter.full:
                     return
-                job, index = key
-                decision = lifecycle.next_decision(state, state.jobs[job].instances[index])
+                decision = next_decision(state, jobs[job].instances[index])
                 if decision is None:
                     broken(f"{job}/{index} is to be decided about, and there is nothing to decide")
                 emitter.emit(decision)
