@@ -76,7 +76,7 @@ def _both(*mutants: Mutant) -> Mutant:
 
 def _handling(kind: type[Event], handler: Callable[[State, Any], None]) -> Mutant:
     """The fold of one kind of entry is another."""
-    return lambda: mock.patch.dict(evolve._HANDLERS, {kind: handler})
+    return lambda: mock.patch.dict(evolve.HANDLERS, {kind: handler})
 
 
 def _ignored(kind: type[Event]) -> Mutant:
@@ -234,7 +234,7 @@ def _any_attempt(state: State, event: Any) -> Any:
 
 
 def _reviving(kind: type[Event], phase: str) -> Callable[[State, Any], None]:
-    handle = evolve._HANDLERS[kind]
+    handle = evolve.HANDLERS[kind]
 
     def revive(state: State, event: Any) -> None:
         instance = state.instance(event.job, event.instance)

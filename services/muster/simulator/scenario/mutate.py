@@ -50,23 +50,23 @@ def mutate(scenario: Scenario) -> Mutation:
     if as_it_is:
         result.error = f"it does not pass as it is: {as_it_is}"
         return result
-    for name, mutant in MUTANTS.items():
-        with mutant():
-            try:
-                (result.noticed if _failure(scenario, CYCLES_MAX) else result.unnoticed).append(name)
-            except (
-                Unsettled,
-                BrokenInvariant,
-                ArithmeticError,
-                LookupError,
-                TypeError,
-                AttributeError,
-                AssertionError,
-                RuntimeError,
-            ):
-                result.broken.append(name)
+    for name in MUTANTS:
+        try:
+            (result.noticed if notices(scenario, name) else result.unnoticed).append(name)
+        except BROKEN:
+            result.broken.append(name)
     result.passed = bool(result.noticed)
     return result
+
+
+def notices(scenario: Scenario, name: str) -> bool:
+    """Whether an expectation of the scene notices this mutant.
+
+    Raises:
+        One of `BROKEN`: the mutant stands in contradiction to itself in this scene.
+    """
+    with MUTANTS[name]():
+        return bool(_failure(scenario, CYCLES_MAX))
 
 
 def _failure(scenario: Scenario, cycles_max: int) -> str:
