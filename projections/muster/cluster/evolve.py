@@ -96,6 +96,9 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
             if attempt is not None and attempt.phase == "prepare":
                 attempt.ready_until_us += gap_us
                 evolve_jobs.set_timer(state, attempt)
+            elif attempt is not None and attempt.degraded_until_us:
+                attempt.degraded_until_us += gap_us  # nobody could have replaced what it lost
+                evolve_jobs.set_timer(state, attempt)
     for key, nomination in state.nominations.items():
         nomination.until_us += gap_us
         state.timers.set(("nomination", *key), nomination.until_us)
