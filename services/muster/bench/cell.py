@@ -149,6 +149,8 @@ class Load:
         self.cell = cell
         self.target_milli = node_count * GPUS_A_NODE * 1000 * full_percent // 100
         self.held_milli = 0
+        self.submissions = min(INPUTS_A_CYCLE // 4, max(1, node_count // 2))
+        """Jobs a cycle; fewer where those under way would be a large part of the cluster."""
         self._asked: dict[str, int] = {}
         self._running: list[tuple[str, int]] = []
         self._bound: list[tuple[str, int]] = []
@@ -157,10 +159,10 @@ class Load:
     def fill(self) -> None:
         """Submit until the share is full."""
         while self.held_milli < self.target_milli:
-            self.step(INPUTS_A_CYCLE // 3)
+            self.step()
 
-    def step(self, submissions: int = INPUTS_A_CYCLE // 4) -> tuple[float, int]:
-        """One cycle: so many jobs come, what was bound becomes ready, what was started runs, and jobs end.
+    def step(self) -> tuple[float, int]:
+        """One cycle: jobs come, what was bound becomes ready, what was started runs, and jobs end.
 
         Returns the seconds it took and how many were bound.
         """
@@ -169,12 +171,12 @@ class Load:
             cell.tell(TaskReady(job=job, instance=0, attempt=attempt, rank=0))
         for job, attempt in self._started:
             cell.tell(TaskStarted(job=job, instance=0, attempt=attempt, rank=0))
-        room = INPUTS_A_CYCLE - len(cell.outbox) - submissions
+        room = INPUTS_A_CYCLE - len(cell.outbox) - self.submissions
         for job, attempt in islice(self._ending(), max(0, room)):
             cell.tell(TaskExited(job=job, instance=0, attempt=attempt, rank=0))
         self._running.extend(self._started)
         self._bound, self._started = [], []
-        for _ in range(submissions):
+        for _ in range(self.submissions):
             group = cell.mix.draw()
             self._asked[cell.submit(group).job] = asked_milli(group)
         took_s, decisions = cell.cycle(len(cell.outbox))

@@ -204,9 +204,10 @@ class _Trace:
             wake_us = recording.core.next_wake_us()
             due_us = coming[0][0] if coming else None
             soonest_us = min((time for time in (wake_us, due_us) if time is not None), default=self._end_us)
-            at_us = max(recording.now_us, -(-soonest_us // TICK_US) * TICK_US)
-            if at_us >= self._end_us:
+            if soonest_us >= self._end_us:
                 break
+            tick_us = -(-soonest_us // TICK_US) * TICK_US
+            at_us = max(recording.now_us, min(tick_us, self._end_us - 1))
             recording.now_us = at_us
             beat_us = recording.core.recorder.beats.due_us(recording.core.state)
             if beat_us is not None and beat_us <= at_us:
