@@ -240,7 +240,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     instance.not_before_us = 0
     _place(state, attempt, event.placements)
     until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(("attempt", event.job, event.instance), until_us)
+    state.timers.set(("attempt", event.job, event.instance), until_us, "ready")
     if job.request.preemptible:
         _count_running(state, attempt, 1)
 
@@ -301,7 +301,7 @@ def set_timer(state: State, attempt: Attempt) -> None:
     instance = attempt.instance
     key = ("attempt", instance.job.id, instance.index)
     if attempt.phase == "prepare":
-        state.timers.set(key, attempt.ready_until_us)
+        state.timers.set(key, attempt.ready_until_us, "ready")
     elif attempt.phase == "run":
         limit = instance.job.request.time_limit_us
         due = [attempt.started_us + limit] if limit is not None else []
@@ -330,7 +330,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
-            state.ledger.pending_freed |= task.node.bit
+            state.ledger.pending_freed |= 1 << task.node.row
     if attempt.held:
         state.todo.pop(instance.key, None)
     else:
@@ -499,7 +499,7 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             attempt.by = tuple([other for other in attempt.by if other != key])
             for task in attempt.tasks.values():
                 if task.holding:
-                    state.ledger.pending_freed |= task.node.bit
+                    state.ledger.pending_freed |= 1 << task.node.row
     state.timers.cancel(("nomination", *key))
     instance = nomination.instance
     if instance.waits is not None:

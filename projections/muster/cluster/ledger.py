@@ -94,7 +94,7 @@ class Ledger:
                 units = node.device_units
                 for index in devices:
                     free[index] -= units[index]
-                bit = node.bit
+                bit = 1 << node.row
                 whole = self.whole
                 before = node.whole_free
                 after = node.whole_free = before - len(devices)
@@ -122,7 +122,7 @@ class Ledger:
             level = (node.cpu_free // 1000).bit_length() if node.cpu_free > 0 else 0
             if level != node.cpu_level:
                 self._cpu_moved(node, level)
-        bit = node.bit
+        bit = 1 << node.row
         self.pending_freed |= bit
         devices = task.devices
         if devices:
@@ -145,7 +145,7 @@ class Ledger:
         """Bring the indexes up to the node's devices."""
         whole, levels = node.whole_free, node.levels
         node.count_devices()
-        bit = node.bit
+        bit = 1 << node.row
         if node.whole_free != whole:
             self.whole[whole] ^= bit
             self.whole[node.whole_free] ^= bit
@@ -171,7 +171,7 @@ class Ledger:
     def _cpu_moved(self, node: Node, level: int) -> None:
         """The node's free CPU is of another level now."""
         before, node.cpu_level = node.cpu_level, level
-        bit = node.bit
+        bit = 1 << node.row
         at = self.cpu_at
         for each in range(min(before, level) + 1, max(before, level) + 1):
             at[each] ^= bit
@@ -181,7 +181,7 @@ class Ledger:
         self.touched.append(node.row)
         whole, levels, cpu = node.whole_free, node.levels, node.cpu_level
         node.recount()
-        bit = node.bit
+        bit = 1 << node.row
         if node.cpu_level != cpu:
             now, node.cpu_level = node.cpu_level, cpu
             self._cpu_moved(node, now)
@@ -202,7 +202,7 @@ class Ledger:
         else:
             self.nodes[node.row] = node
         self.rows[node.name] = node.row
-        bit = node.bit
+        bit = 1 << node.row
         self.registered |= bit
         while len(self.whole) <= len(node.devices):
             self.whole.append(0)
@@ -215,7 +215,7 @@ class Ledger:
 
     def remove(self, node: Node) -> None:
         """The node gives up its row; nothing may be held on it."""
-        bit = node.bit
+        bit = 1 << node.row
         self.whole[node.whole_free] ^= bit
         self._flip(node.levels, bit)
         for level in range(1, node.cpu_level + 1):

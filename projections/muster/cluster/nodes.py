@@ -79,7 +79,6 @@ class Node:
     """A node and what is free on it."""
 
     __slots__ = (
-        "bit",
         "boot",
         "claims",
         "cordoned",
@@ -114,8 +113,6 @@ class Node:
 
     def __init__(self, row: int, name: str, uid: str, boot: str, spec: NodeSpec, at_us: int) -> None:
         self.row = row
-        self.bit = 1 << row
-        """The row, as the indexes have it."""
         self.name = name
         self.uid = uid
         self.boot = boot

@@ -31,15 +31,16 @@ class Timers:
     def __len__(self) -> int:
         return len(self._at)
 
-    def set(self, key: TimerKey, at_us: int) -> None:
-        """Make it due at this instant, whatever it was before."""
+    def set(self, key: TimerKey, at_us: int, lane_name: str = "") -> None:
+        """Make it due at this instant, whatever it was before. Those of one lane should come in order."""
         at = self._at
         if at.get(key) == at_us:
             return
         at[key] = at_us
-        lane = self._lanes.get(key[0])
+        name = lane_name or key[0]
+        lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[key[0]] = deque()
+            lane = self._lanes[name] = deque()
         if not lane or lane[-1][0] <= at_us:
             lane.append((at_us, key))
         else:
