@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from muster.cluster.state import State
+from muster.engine.policies import unknown
 from muster.events.base import Event
 from muster.events.codec import Malformed, decode_input, decode_report, digest, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
@@ -201,10 +202,14 @@ class Recorder:
         """Whether the input says anything that is not known.
 
         Raises:
-            Malformed: it comes under the wrong key.
+            Malformed: it comes under the wrong key, or names what does not exist.
         """
         if isinstance(event, (JobCancelRequested, JobReprioritised)):
             _check_key(message.key, event.job)
+        elif isinstance(event, PolicySet):
+            why = unknown(event.policy)
+            if why:
+                raise Malformed(why)
         elif isinstance(event, DeviceHealthChanged):
             node = reports.registered(state, event.node)
             if node is not None and node.uid == event.uid and event.node not in self.agents.registered:

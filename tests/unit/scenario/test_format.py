@@ -60,6 +60,11 @@ def test_a_range_is_every_number_in_order() -> None:
     assert expand("n[08-10]") == ["n08", "n09", "n10"]
 
 
+def test_an_array_counts_with_its_elements() -> None:
+    steps = scene("{at: 0, submit: {name: a, array: {count: 3}}}", "{at: 1, expect: {running: 2 of a}}").steps
+    assert steps[1].expects[0][0].args == Names((), ((2, ("a",)),))
+
+
 def test_defaults_of_a_job_are_those_of_the_format() -> None:
     job = scene("{at: 0, submit: {name: a}}").steps[0].verbs[0].args[0]
     assert (job.user, job.queue, job.array, job.stop_takes_us, job.runtime_us) == ("u", "default", None, 0, None)
@@ -167,7 +172,12 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         ("{at: 0, drain: n4}", "scene.yaml:6: drain names the node 'n4', which never exists"),
         ("{at: 0, drain: 'n[3-1]'}", "scene.yaml:6: drain is no name: the range [3-1] runs backwards"),
         ("{at: 0, cancel: 1 of a}", "scene.yaml:6: cancel must say exactly which, not '1 of a'"),
-        ("{at: 0, expect: {running: '4 of n[1-3]'}}", "scene.yaml:6: running asks for 4 of 3 names"),
+        ("{at: 0, expect: {running: '4 of n[1-3]'}}", "scene.yaml:6: running names the job 'n1', which is never submitted"),
+        ("{at: 0, expect: {running: '2 of a'}}", "scene.yaml:6: running asks for 2 of 1: '2 of a'"),
+        (
+            "{at: 0, policy: {filters: [nothing]}}",
+            "scene.yaml:6: policy names a plugin that is not there: policy.filters: 'nothing'",
+        ),
         ("{at: 0, expect: {runing: a}}", "scene.yaml:6: runing is unknown: an expectation knows running"),
         ("{at: 0, expect: {planned: {a: 1}}}", "scene.yaml:6: planned is not supported yet: it arrives with reservations"),
         ("{at: 0, expect: {queue: {red: {gpus: 1}}}}", "scene.yaml:6: red is no queue; there are default"),

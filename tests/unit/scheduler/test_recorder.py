@@ -5,7 +5,7 @@ import pytest
 from muster.events.codec import digest
 from muster.events.jobs import JobCancelRequested, JobSubmitted
 from muster.events.nodes import NodeRegistered, NodesHeard, TaskExited
-from muster.events.operations import InputRefused, NodeCordoned, Policy, PolicySet
+from muster.events.operations import InputRefused, NodeCordoned, Policy, PolicySet, Weight
 from muster.log.admit import Admitted
 from muster.scheduler.core import BufferFull, Core, Message, UnknownSource
 from muster.scheduler.messages import Buffer
@@ -130,6 +130,14 @@ def test_an_input_that_does_not_come_by_this_topic_is_refused(source: str, event
     driver = Driver()
     driver.put(source, event)
     assert type(event).__name__ in refusal(driver).reason
+
+
+@pytest.mark.parametrize("policy", [Policy(filters=("ready", "nothing")), Policy(scores=(Weight(name="nothing"),))])
+def test_a_policy_that_names_an_unknown_plugin_is_refused_and_the_old_one_stays(policy: Policy) -> None:
+    driver = Driver()
+    driver.put(OPERATIONS, PolicySet(policy=policy))
+    assert "'nothing' does not exist; there are " in refusal(driver).reason
+    assert driver.core.state.policy == Policy()
 
 
 def test_a_message_under_the_key_of_another_job_is_refused() -> None:

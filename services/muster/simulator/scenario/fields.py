@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from muster.engine.policies import unknown
 from muster.events.nodes import Taint
 from muster.events.operations import Policy, Weight
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
@@ -387,6 +388,9 @@ def read_policy(value: Value) -> dict[str, Any]:
             changes[_SPANS[key]] = item.micros()
         else:
             changes[key] = item.count()
+    why = unknown(Policy(**changes))
+    if why:
+        raise value.error(f"names a plugin that is not there: {why}")
     try:
         msgspec.convert(msgspec.to_builtins(Policy(**changes)), Policy)
     except msgspec.ValidationError as error:

@@ -170,6 +170,10 @@ def _check_mentions(mentions: Mentions, nodes: list[NodeScene], steps: list[Step
             raise value.error(f"names the job {base!r}, which is never submitted")
         if index is not None and index >= (jobs[base] or 1):
             raise value.error(f"names {name!r}, but {base!r} has {jobs[base] or 1} instances, numbered from 0")
+    for wanted, picked, value in mentions.picks:
+        there = sum((jobs.get(name) or 1) for name in picked)
+        if wanted > there:
+            raise value.error(f"asks for {wanted} of {there}: {value.said()}")
     for name, value in mentions.nodes:
         if name not in node_names:
             raise value.error(f"names the node {name!r}, which never exists")

@@ -46,10 +46,7 @@ def read_names(value: Value, picks: bool = True) -> Names:
         names: list[str] = []
         for part in re.split(r"[\s,]+", match[2].strip()):
             names.extend(_checked(item, part))
-        wanted = int(match[1])
-        if wanted > len(names):
-            raise item.error(f"asks for {wanted} of {len(names)} names: {text!r}")
-        picked.append((wanted, tuple(names)))
+        picked.append((int(match[1]), tuple(names)))
     return Names(tuple(plain), tuple(picked))
 
 
@@ -104,11 +101,14 @@ class Mentions:
         self.nodes: list[tuple[str, Value]] = []
         self.users: list[tuple[str, Value]] = []
         self.instants: list[tuple[int, Value]] = []
+        self.picks: list[tuple[int, tuple[str, ...], Value]] = []
+        """`k of NAMES`: an array counts with its elements, which only the whole file says."""
 
     def job_names(self, value: Value, picks: bool = True) -> Names:
         """Names of jobs or of their elements."""
         names = read_names(value, picks)
         self.jobs.extend((name, value) for name in names.all())
+        self.picks.extend((wanted, picked, value) for wanted, picked in names.picks)
         return names
 
     def job(self, value: Value) -> str:
@@ -121,6 +121,7 @@ class Mentions:
         """Names of nodes."""
         names = read_names(value, picks)
         self.nodes.extend((name, value) for name in names.all())
+        self.picks.extend((wanted, picked, value) for wanted, picked in names.picks)
         return names
 
     def by_job(self, value: Value, what: str, read: Callable[[Value], Any]) -> list[tuple[str, Any]]:
