@@ -29,7 +29,7 @@ def _assigned(task: Task) -> TaskAssignment:
         instance=instance.index,
         attempt=attempt.number,
         rank=task.rank,
-        phase="stop" if attempt.phase == "stop" else "run" if attempt.phase == "run" else "prepare",
+        phase="stop" if attempt.phase == "stop" or task.phase == "leaving" else "run" if attempt.phase == "run" else "prepare",
         kill_at_us=attempt.kill_at_us,
         devices=task.devices,
     )

@@ -4,13 +4,13 @@
 concerns anybody (a report of an earlier attempt, a cancellation of an ended job) changes nothing. A decision that does
 not fit the state is a broken invariant: it cannot have been made here.
 
-How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`.
+How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, what is kept for whom in `evolve_nominations`.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from muster.cluster import evolve_jobs, evolve_nodes
+from muster.cluster import evolve_jobs, evolve_nodes, evolve_nominations
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -131,6 +131,7 @@ def _nothing(state: State, event: InputRefused | EntryQuarantined) -> None:
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_jobs.HANDLERS,
     **evolve_nodes.HANDLERS,
+    **evolve_nominations.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     InputRefused: _nothing,

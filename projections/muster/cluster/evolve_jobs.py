@@ -9,9 +9,8 @@ from typing import Any
 
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
-from muster.cluster.nodes import Claim
 from muster.cluster.shapes import intern_gang
-from muster.cluster.state import Nomination, State
+from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.decisions import (
     AttemptEnded,
@@ -23,8 +22,6 @@ from muster.events.decisions import (
     JobsForgotten,
     MemberLost,
     MembersReplaced,
-    Nominated,
-    NominationEnded,
     PassStopped,
     Placement,
     ShapeDeferred,
@@ -112,8 +109,12 @@ def _task_ready(state: State, event: TaskReady) -> None:
         task.port = event.port
         attempt = task.attempt
         ready = attempt.ready = attempt.ready + 1
-        if attempt.phase == "prepare" and ready == len(attempt.tasks):
-            state.todo[attempt.instance.key] = None
+        if attempt.phase == "prepare":
+            if ready == len(attempt.tasks):
+                state.todo[attempt.instance.key] = None
+        elif attempt.degraded_until_us and attempt.phase == "run" and not short_of_members(attempt):
+            attempt.degraded_until_us = 0
+            set_timer(state, attempt)
 
 
 def _task_started(state: State, event: TaskStarted) -> None:
@@ -128,6 +129,9 @@ def _task_exited(state: State, event: TaskExited) -> None:
         return
     attempt = task.attempt
     task.code = event.code
+    if task.phase == "leaving":
+        release(state, task, "lost")
+        return
     release(state, task, "exited")
     if attempt.phase == "stop":
         return
@@ -185,7 +189,12 @@ def succeeded(attempt: Attempt) -> bool:
 # Decisions
 
 
-def _instance(state: State, event: Any) -> Instance:
+def instance_of(state: State, event: Any) -> Instance:
+    """The instance that a decision names.
+
+    Raises:
+        BrokenInvariant: it is not there.
+    """
     job = state.jobs.get(event.job)
     if job is None or event.instance >= len(job.instances):
         broken(f"{type(event).__name__} names instance {event.instance} of job {event.job}, which is not there")
@@ -391,7 +400,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
 
 
 def _instance_ended(state: State, event: InstanceEnded) -> None:
-    instance = _instance(state, event)
+    instance = instance_of(state, event)
     check(instance.phase == "pending", f"InstanceEnded {event.job}/{event.instance}: it is {instance.phase}")
     check(instance.key not in state.nominations, f"InstanceEnded {event.job}/{event.instance}: its nomination has not ended")
     _leave_pending(state, instance)
@@ -424,7 +433,22 @@ def _member_lost(state: State, event: MemberLost) -> None:
     key = attempt.instance.key
     state.todo.pop(key, None)
     state.degraded[key] = None
+    for task in attempt.tasks.values():
+        if task.holding and on_broken_device(task):
+            task.phase = "leaving"
+            attempt.kill_at_us = state.at_us + attempt.instance.job.request.grace_us
     set_timer(state, attempt)
+
+
+def on_broken_device(task: Task) -> bool:
+    """Whether a device that the task holds has failed or is gone."""
+    devices = task.node.devices
+    return any(devices[index].health == "failed" or not devices[index].present for index in task.devices)
+
+
+def short_of_members(attempt: Attempt) -> bool:
+    """Whether a member is lost, or leaves, or is placed anew and not ready yet."""
+    return any(task.phase in ("lost", "leaving", "preparing") for task in attempt.tasks.values())
 
 
 def _members_replaced(state: State, event: MembersReplaced) -> None:
@@ -434,79 +458,8 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     _place(state, attempt, event.placements)
-    attempt.degraded_until_us = 0
-    state.degraded.pop(attempt.instance.key, None)
-    set_timer(state, attempt)
-
-
-# Nominations
-
-
-def _nominated(state: State, event: Nominated) -> None:
-    instance = _instance(state, event)
-    key = instance.key
-    check(
-        instance.phase == "pending" and key not in state.nominations,
-        f"Nominated {event.job}/{event.instance}: it is {instance.phase}",
-    )
-    victims = []
-    for ref in event.victims:
-        attempt = state.attempt(ref.job, ref.instance, ref.attempt)
-        if attempt is None:
-            broken(f"Nominated {event.job}/{event.instance}: the victim {ref.job}/{ref.instance} is not there")
-        victims.append(attempt)
-    nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
-    claim_places(state, nomination)
-    state.timers.set(("nomination", *key), event.until_us)
-    state.pending.discard(instance)
-    enqueue(state, instance)
-
-
-def claim_places(state: State, nomination: Nomination) -> None:
-    """Keep the places from now on: on each node what they need beyond what the victims there still hold."""
-    instance = nomination.instance
-    key = instance.key
-    state.nominations[key] = nomination
-    gang = instance.job.gang
-    for placement in nomination.placements:
-        node = state.ledger.node(placement.row)
-        claim = node.claims.get(key)
-        if claim is None:
-            claim = node.claims[key] = Claim()
-            nomination.nodes.append(node)
-        claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node, 1)
-    for attempt in nomination.victims:
-        attempt.by = (*attempt.by, key)
-        for task in attempt.tasks.values():
-            claim = task.node.claims.get(key) if task.holding else None
-            if claim is not None:
-                claim.add(task.shape, task.devices, task.node, -1)
-    for node in nomination.nodes:
-        state.ledger.recount(node)
-
-
-def _nomination_ended(state: State, event: NominationEnded) -> None:
-    key = (event.job, event.instance)
-    nomination = state.nominations.pop(key, None)
-    if nomination is None:
-        broken(f"NominationEnded {event.job}/{event.instance}: there is none")
-    for node in nomination.nodes:
-        del node.claims[key]
-        if node.liveness != "removed":
-            state.ledger.recount(node)
-    for attempt in nomination.victims:
-        if key in attempt.by:
-            attempt.by = tuple([other for other in attempt.by if other != key])
-            for task in attempt.tasks.values():
-                if task.holding:
-                    state.ledger.pending_freed |= 1 << task.node.row
-    state.timers.cancel(("nomination", *key))
-    instance = nomination.instance
-    if instance.waits is not None:
-        state.pending.discard(instance)
-        enqueue(state, instance)
-    if not instance.cancelling:
-        state.todo.pop(key, None)
+    if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
+        state.degraded.pop(attempt.instance.key, None)
 
 
 # The rest
@@ -579,8 +532,6 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     InstanceEnded: _instance_ended,
     MemberLost: _member_lost,
     MembersReplaced: _members_replaced,
-    Nominated: _nominated,
-    NominationEnded: _nomination_ended,
     PassStopped: _pass_stopped,
     ShapeDeferred: _shape_deferred,
     JobsForgotten: _jobs_forgotten,

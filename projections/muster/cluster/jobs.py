@@ -29,7 +29,7 @@ class Task:
         self.node = node
         self.devices = devices
         self.phase: str = "preparing"
-        """preparing, ready, running, exited, lost."""
+        """preparing, ready, running, exited, lost; leaving: told to go alone, to be replaced."""
         self.holding = True
         self.code = 0
         self.port = 0

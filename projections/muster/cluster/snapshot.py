@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from muster.cluster.evolve_jobs import claim_places, enqueue, set_forget, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import enqueue, set_forget, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
+from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.shapes import intern_gang
@@ -467,7 +468,7 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
         if instance.job.request.preemptible:
             key: Any = (instance.job.queue, instance.job.priority)
             state.running[key] = state.running.get(key, 0) + 1
-    if attempt.degraded_until_us:
+    if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None
     if (
         not attempt.held

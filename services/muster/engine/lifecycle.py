@@ -18,8 +18,8 @@ from muster.events.decisions import (
 OWN_FAULT = ("member-failed", "start-failed", "ready-timeout", "task-missing")
 """Reasons that count against the job, unless a node is to blame."""
 
-REPLACEABLE = ("node-lost", "node-removed", "node-rebooted", "task-missing")
-"""Losses of a member that give back what it held, so that another can take its rank."""
+REPLACEABLE = ("node-lost", "node-removed", "node-rebooted", "task-missing", "device-failed")
+"""Losses of a member whose rank another can take: at once, or, on a failed device, when it has left."""
 
 
 def next_decision(state: State, instance: Instance) -> Event | None:

@@ -115,6 +115,9 @@ class Pass:
         ledger = self.state.ledger
         if asked.freed != ledger.freed_upto():
             freed = ledger.freed_since(asked.freed)
+            kept = waiting.key[-1]
+            if kept is not None and any(freed >> node.row & 1 for node in self.state.nominations[kept].nodes):
+                return False
             for shape in waiting.gang.shapes:
                 if freed & self.placer.cache.of(shape).bits:
                     return False
@@ -176,6 +179,8 @@ class Pass:
         for rank, task in sorted(attempt.tasks.items()):
             if task.phase == "lost":
                 lost[task.group].append(rank)
+        if not any(lost):
+            return
         places = self.placer.refill(instance, lost)
         if places is not None and self.emitter.room_for(len(places)):
             self.emitter.placed(len(places))
@@ -245,12 +250,26 @@ class Pass:
 
     def _still_nominated(self, waiting: PendingClass, nomination: Nomination) -> bool:
         """It waits for its victims. If they are all gone and it still does not fit, its places are of no use to it."""
+        if self._kept_away(nomination):
+            key = nomination.instance.key
+            self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))
+            self.again = True
+            return False
         if any(attempt.held for attempt in nomination.victims):
             waiting.memo = Asked(self.state.ledger.freed_upto(), self.state.wakes)
             return False
         key = nomination.instance.key
         self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))
         self.again = True
+        return False
+
+    def _kept_away(self, nomination: Nomination) -> bool:
+        """Whether a filter keeps the job off one of its places by now."""
+        gang = nomination.instance.job.gang
+        for placement in nomination.placements:
+            shape = gang.shapes[gang.group_of(placement.rank)]
+            if not self.placer.cache.of(shape).bits >> placement.row & 1:
+                return True
         return False
 
     def _preempt(self, instance: Instance, outranked: list[Nomination]) -> bool:

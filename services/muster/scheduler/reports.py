@@ -30,7 +30,7 @@ RETIRED_MAX: Final = 16
 """So many earlier lives of a node's name are known, so that a late report of one is told."""
 
 PREPARING, READY, RUNNING, ENDED = range(4)
-_LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "exited": ENDED, "lost": ENDED}
+_LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "leaving": RUNNING, "exited": ENDED, "lost": ENDED}
 
 TaskKey = tuple[str, int, int, int]
 """Job, instance, attempt, rank."""

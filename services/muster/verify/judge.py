@@ -312,7 +312,7 @@ class Judge:
         so = {
             "finished": attempt.went_well(),
             "cancelled": instance.cancelled,
-            "failed": reason == "time-limit" or (own and instance.retries >= most and not well),
+            "failed": reason == "time-limit" or bool(own and instance.retries >= most and not well),
             "pending": not instance.cancelled and not well,
         }[then]
         self._check(so, "outcome", f"attempt {event.attempt} ({reason}) is {then}, which is not so")
@@ -341,7 +341,9 @@ class Judge:
     def _member_lost(self, event: made.MemberLost, attempt: Attempt) -> None:
         now_us, tasks = self.world.at_us, attempt.tasks.values()
         latest_us = now_us + attempt.instance.job.request.degraded_grace_us
-        lost = attempt.phase == "running" and any(not task.holds and (task.code or task.phase != "exited") for task in tasks)
+        gone = any(not task.holds and (task.code or task.phase != "exited") for task in tasks)
+        broken = "device-failed" in attempt.facts  # its member leaves, and is replaced once it is gone
+        lost = attempt.phase == "running" and (gone or broken)
         text = f"{attempt.phase}, it lost no member, or is given until {event.until_us}, past {latest_us}"
         self._check(lost and now_us <= event.until_us <= latest_us, "degraded", text)
         attempt.degraded_until_us = event.until_us
@@ -384,8 +386,9 @@ class Judge:
     def _forget(self, event: made.JobsForgotten) -> None:
         for name in event.jobs:
             job = self.world.jobs.pop(name, None)
-            due_us = job.forget_us if job is not None else -1
-            self._check(0 <= due_us <= self.world.at_us, "forgotten", f"{name} is forgotten at {self.world.at_us}, not {due_us}")
+            over_us = job.over_us if job is not None else -1
+            due = 0 <= over_us <= self.world.at_us - self.world.policy.forget_after_us
+            self._check(due, "forgotten", f"{name} is forgotten at {self.world.at_us}; it was over at {over_us}")
 
 
 _Table = dict[str, Callable[..., None]]

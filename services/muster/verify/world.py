@@ -35,7 +35,7 @@ class Job:
     instances: list["Instance"]
     avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
     ended: int = 0
-    forget_us: int = -1  # when it may be forgotten; -1 while it is not over
+    over_us: int = -1  # when its last instance was over; -1 before
 
     def group_of(self, rank: int) -> jobs.GroupRequest | None:
         """Ranks run through the groups in their order."""
@@ -69,7 +69,7 @@ class Attempt:
     phase: str = "starting"  # starting, running, stopping
     started_us: int = -1
     stop_reason: str = ""
-    own_failure: bool = False  # a task ended badly, not by a node's fault, before the attempt was told to stop
+    own_failure: bool | None = None  # whether the first task that ended badly before the order to stop did so by no node's fault
     tasks: dict[int, "Task"] = field(default_factory=dict)  # by rank
     facts: dict[str, None] = field(default_factory=dict)  # reasons to stop that have been true of it
     degraded_until_us: int = 0
@@ -183,7 +183,7 @@ class World:
         job, instance.attempt, instance.outcome = instance.job, None, outcome
         job.ended += 1
         if job.ended == len(job.instances):
-            job.forget_us = self.at_us + self.policy.forget_after_us
+            job.over_us = self.at_us
 
     def evolve(self, event: Event) -> None:
         """Fold an input."""
@@ -232,7 +232,8 @@ class World:
                 task.code, starting = event.code, attempt.phase == "starting"
                 if event.code or starting:
                     attempt.facts["start-failed" if starting else "member-failed"] = None
-                    attempt.own_failure |= attempt.phase != "stopping" and event.blame != "node"
+                    if attempt.own_failure is None and attempt.phase != "stopping":
+                        attempt.own_failure = event.blame != "node"
 
     def _evolve_node(self, node: Node, event: Event) -> None:
         match event:

@@ -1,0 +1,84 @@
+"""How nominations begin and end, and what they keep of the nodes meanwhile. Each function folds one kind of entry."""
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.cluster.check import broken, check
+from muster.cluster.evolve_jobs import enqueue, instance_of
+from muster.cluster.nodes import Claim
+from muster.cluster.state import Nomination, State
+from muster.events.base import Event
+from muster.events.decisions import Nominated, NominationEnded
+
+
+def _nominated(state: State, event: Nominated) -> None:
+    instance = instance_of(state, event)
+    key = instance.key
+    check(
+        instance.phase == "pending" and key not in state.nominations,
+        f"Nominated {event.job}/{event.instance}: it is {instance.phase}",
+    )
+    victims = []
+    for ref in event.victims:
+        attempt = state.attempt(ref.job, ref.instance, ref.attempt)
+        if attempt is None:
+            broken(f"Nominated {event.job}/{event.instance}: the victim {ref.job}/{ref.instance} is not there")
+        victims.append(attempt)
+    nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
+    claim_places(state, nomination)
+    state.timers.set(("nomination", *key), event.until_us)
+    state.pending.discard(instance)
+    enqueue(state, instance)
+
+
+def claim_places(state: State, nomination: Nomination) -> None:
+    """Keep the places from now on: on each node what they need beyond what the victims there still hold."""
+    instance = nomination.instance
+    key = instance.key
+    state.nominations[key] = nomination
+    gang = instance.job.gang
+    for placement in nomination.placements:
+        node = state.ledger.node(placement.row)
+        claim = node.claims.get(key)
+        if claim is None:
+            claim = node.claims[key] = Claim()
+            nomination.nodes.append(node)
+        claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node, 1)
+    for attempt in nomination.victims:
+        attempt.by = (*attempt.by, key)
+        for task in attempt.tasks.values():
+            claim = task.node.claims.get(key) if task.holding else None
+            if claim is not None:
+                claim.add(task.shape, task.devices, task.node, -1)
+    for node in nomination.nodes:
+        state.ledger.recount(node)
+
+
+def _nomination_ended(state: State, event: NominationEnded) -> None:
+    key = (event.job, event.instance)
+    nomination = state.nominations.pop(key, None)
+    if nomination is None:
+        broken(f"NominationEnded {event.job}/{event.instance}: there is none")
+    for node in nomination.nodes:
+        del node.claims[key]
+        if node.liveness != "removed":
+            state.ledger.recount(node)
+    for attempt in nomination.victims:
+        if key in attempt.by:
+            attempt.by = tuple([other for other in attempt.by if other != key])
+            for task in attempt.tasks.values():
+                if task.holding:
+                    state.ledger.pending_freed |= 1 << task.node.row
+    state.timers.cancel(("nomination", *key))
+    instance = nomination.instance
+    if instance.waits is not None:
+        state.pending.discard(instance)
+        enqueue(state, instance)
+    if not instance.cancelling:
+        state.todo.pop(key, None)
+
+
+HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
+    Nominated: _nominated,
+    NominationEnded: _nomination_ended,
+}
