@@ -153,7 +153,7 @@ class Bench:
             rates,
             "1/s",
             20_000,
-            "decoding four inputs and encoding three decisions a job, then folding them",
+            "folding seven entries a job and finding its place (two thirds), decoding four (a quarter)",
             higher=True,
         )
         return cell, load
