@@ -1,0 +1,78 @@
+"""A gateway: it follows the log, serves assignments by long poll, and puts reports on `muster.nodes`, answering after the topic has."""
+
+import asyncio
+
+from muster.cluster.assignment import assignment
+from muster.cluster.evolve import apply
+from muster.cluster.state import State
+from muster.events.codec import open_envelope
+from muster.events.levels import Assignment
+from muster.log.admit import Admitted, Halt, admit, genesis
+from muster.log.errors import LogHalted
+from muster.log.memory import MemoryBroker
+from muster.scheduler.messages import NODES
+from muster.simulator.world.bus import Topics, WorldLog, put
+from muster.simulator.world.network import Network, Reply, Unanswered, Work, serve
+from muster.simulator.world.process import MILLION, Process
+
+CELL = "main"
+POLL_US = 2 * MILLION
+"""How long a poll waits for news."""
+STEP_US = 200_000
+
+
+class Gateway:
+    """One gateway, incarnation after incarnation. Each starts without knowing anything."""
+
+    def __init__(self, process: Process, network: Network, topics: Topics, broker: MemoryBroker) -> None:
+        self.process = process
+        self.name = process.name
+        self.network = network
+        self.topics = topics
+        self.broker = broker
+        self.head = genesis(CELL)
+        self.state = State(CELL)
+        self.position = 0
+
+    async def run(self, process: Process) -> None:
+        """Follow the log."""
+        log = WorldLog(process, self.network, self.broker)
+        self.head = genesis(CELL)
+        self.state = State(CELL)
+        self.position = 0
+        while True:
+            records = await log.read(self.position)
+            for record in records:
+                verdict = admit(self.head, record.data)
+                if isinstance(verdict, Halt):
+                    raise LogHalted(record.position, self.head.number, verdict.reason)
+                if isinstance(verdict, Admitted):
+                    self.head = verdict.head
+                    apply(self.state, open_envelope(verdict.envelope))
+                self.position = record.position
+            if not records:
+                await log.wait(self.position, 1.0)
+
+    def handle(self, work: Work, reply: Reply) -> None:
+        """See `Party`."""
+        serve(self.process, work, reply)
+
+    async def report(self, node: str, data: bytes) -> bool:
+        """Put a report on the topic. Does not answer before the topic has.
+
+        Raises:
+            Unanswered: it may stand there, and the agent is told nothing.
+        """
+        if not await put(self.process, self.network, self.topics, NODES, data, node):
+            raise Unanswered("the topic did not answer")
+        return True
+
+    async def poll(self, node: str, uid: str, applied: int) -> Assignment | None:
+        """The assignment of this node once it is newer than what was applied; None if that takes long."""
+        for _ in range(POLL_US // STEP_US):
+            state = self.state
+            known = state.node(node)
+            if state.number > applied and known is not None and known.uid == uid:
+                return assignment(state, known.row)
+            await asyncio.sleep(STEP_US / MILLION)
+        return None
