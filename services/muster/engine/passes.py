@@ -67,7 +67,7 @@ class Pass:
     def run(self) -> None:
         """Ask everybody whom it is worth asking, until nobody is left or the cycle is full.
 
-        Where a nomination ended on the way, its job is asked again. Each time round ends one for good, so this ends.
+        Where a nomination ended on the way, what it kept is free, and everybody is asked again whom that may help.
         """
         while True:
             self.again = False
@@ -100,7 +100,10 @@ class Pass:
                 self._refill(who)
                 continue
             first = who.head()
-            if first is not None and self._ask(who, first) and who.count:
+            left = first is not None and self._ask(who, first)
+            if self.again:
+                return
+            if left and who.count:
                 head = who.head()
                 if head is not None:
                     heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
@@ -164,6 +167,7 @@ class Pass:
         if taken:
             self._end_taken(taken, instance.job)
         if nominated:
+            self.again = True
             emitter.emit(NominationEnded(job=job, instance=index, reason="bound"))
         emitter.places_left -= len(places)
         emitter.emit(InstanceBound(job=job, instance=index, attempt=instance.attempts + 1, placements=places))
@@ -284,6 +288,8 @@ class Pass:
                 return False
             places, victims = found
             taken = self._conflicts(job, places, tuple(victims), outranked)
+        if not victims:
+            return self._bind(instance, places, taken)
         told = [attempt for attempt in victims if attempt.phase != "stop"]
         if not self.emitter.room_for(len(places), len(taken) + 1 + len(told)):
             return False
