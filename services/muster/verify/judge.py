@@ -307,7 +307,7 @@ class Judge:
         instance, reason, held = attempt.instance, attempt.stop_reason or event.reason, attempt.holding()
         most, own, then = instance.job.request.max_retries, attempt.own_failure, event.then
         self._check(not held, "held", f"attempt {event.attempt} ends while {held} of its tasks hold something")
-        clean = all(task.phase == "exited" and not task.code for task in attempt.tasks.values())
+        clean = not attempt.degraded_until_us and all(t.phase == "exited" and not t.code for t in attempt.tasks.values())
         well = attempt.stop_reason == "finished" or (clean and attempt.started_us >= 0 and not attempt.stop_reason)
         so = {
             "finished": attempt.went_well(),
@@ -342,8 +342,7 @@ class Judge:
         now_us, tasks = self.world.at_us, attempt.tasks.values()
         latest_us = now_us + attempt.instance.job.request.degraded_grace_us
         gone = any(not task.holds and (task.code or task.phase != "exited") for task in tasks)
-        broken = "device-failed" in attempt.facts  # its member leaves, and is replaced once it is gone
-        lost = attempt.phase == "running" and (gone or broken)
+        lost = attempt.phase == "running" and (gone or "device-failed" in attempt.facts)
         text = f"{attempt.phase}, it lost no member, or is given until {event.until_us}, past {latest_us}"
         self._check(lost and now_us <= event.until_us <= latest_us, "degraded", text)
         attempt.degraded_until_us = event.until_us
@@ -354,7 +353,6 @@ class Judge:
         right = attempt.phase == "running" and lost and len(ranks) == len(event.placements)
         self._check(right, "degraded", f"{attempt.phase}, its ranks {list(ranks)[:8]} are not lost ones, each once")
         self._put(attempt, event.placements)
-        attempt.degraded_until_us = 0
 
     def _node_decided(self, event: Any, node: Node) -> None:
         """Silent, returned, lost, quarantined, released."""

@@ -79,10 +79,10 @@ class Attempt:
         return sum(task.holds for task in self.tasks.values())
 
     def went_well(self) -> bool:
-        """Every task that decides the outcome exited with 0."""
-        success = self.instance.job.request.success
-        deciding = [task for task in self.tasks.values() if success in ("", task.group.name)]
-        return bool(deciding) and all(task.phase == "exited" and task.code == 0 for task in deciding)
+        """Every task that decides the outcome exited with 0; where none of these was bound, all tasks decide."""
+        success, tasks = self.instance.job.request.success, list(self.tasks.values())
+        deciding = [task for task in tasks if success in ("", task.group.name)] or tasks
+        return all(task.phase == "exited" and task.code == 0 for task in deciding)
 
 
 @dataclass(slots=True, eq=False)
