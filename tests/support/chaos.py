@@ -82,6 +82,8 @@ class Chaos:
         self.state = state
         self.kind = kind
         """No operator, no failure, no loss: what is submitted can end."""
+        self.plain = random.random() < 0.6
+        """Nodes and jobs are much alike, and crowded: many preemptions."""
         self.names = [f"n{index}" for index in range(random.randint(1, nodes))]
         self.jobs = 0
         self.uids = 0
@@ -139,6 +141,13 @@ class Chaos:
         """Whole devices, a share, an amount of memory, or none."""
         chance = self.random
         count = chance.choice((1, 1, 1, 2, 3, 4))
+        if self.plain:
+            least = chance.randint(0, count) if chance.random() < 0.2 else count
+            cpu_milli = chance.choice((0, 500, 2500))
+            if chance.random() < 0.75:
+                return GroupRequest(name=name, count=count, min=least, gpus=chance.choice((1, 1, 2)), cpu_milli=cpu_milli)
+            milli = chance.choice((300, 500, 700))
+            return GroupRequest(name=name, count=count, min=least, gpu_milli=milli, cpu_milli=cpu_milli)
         asked: dict[str, Any] = {"cpu_milli": chance.choice((0, 500, 1000, 3000)), "memory_mib": chance.choice((0, 100, 500))}
         if chance.random() < 0.1:
             asked["disk_mib"] = chance.choice((10, 600))
@@ -270,7 +279,7 @@ class Chaos:
         if known is not None and chance.random() < 0.8:
             uid = known.uid
             boot = known.boot if chance.random() < 0.7 else boot
-        count = chance.choice((0, 1, 2, 2, 3, 4))
+        count = chance.choice((2, 3, 4)) if self.plain else chance.choice((0, 1, 2, 2, 3, 4))
         model, memory, mixed = self.kinds.setdefault(name, (chance.randrange(2), chance.randrange(2), chance.choice((0, 0, 1))))
         found = tuple(
             [
@@ -292,9 +301,9 @@ class Chaos:
                 cpu_milli=chance.choice((4000, 8000)),
                 memory_mib=chance.choice((1000, 4000)),
                 disk_mib=500,
-                tasks_max=chance.choice((2, 100, 100, 100)),
+                tasks_max=100 if self.plain else chance.choice((2, 100, 100, 100)),
                 labels=chance.choice(({}, {"zone": "x"}, {"zone": "y"})),
-                taints=() if chance.random() < 0.8 else (Taint(key="dirt", effect=chance.choice(("NoSchedule", "NoExecute"))),),
+                taints=() if self.plain or chance.random() < 0.8 else (Taint(key="dirt", effect=chance.choice(("NoSchedule", "NoExecute"))),),
                 devices=found,
             ),
         )
