@@ -80,7 +80,7 @@ class Attempt:
 
     def went_well(self) -> bool:
         """Every task that decides the outcome exited with 0; where none of these was bound, all tasks decide."""
-        success, tasks = self.instance.job.request.success, list(self.tasks.values())
+        success, tasks = self.instance.job.request.success, self.tasks.values()
         deciding = [task for task in tasks if success in ("", task.group.name)] or tasks
         return all(task.phase == "exited" and task.code == 0 for task in deciding)
 
