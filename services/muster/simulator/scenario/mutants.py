@@ -28,7 +28,7 @@ from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -50,7 +50,7 @@ from muster.events.operations import (
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.core import Core
-from muster.scheduler.recorder import Recorded, Recorder
+from muster.scheduler.recorder import Recorded
 from muster.simulator.scenario.world import World
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -210,7 +210,7 @@ def _always_retried(state: State, attempt: Attempt, *args: Any) -> Event:
 
 def _requeue_last(self: Emitter, decision: Event) -> None:
     if isinstance(decision, AttemptEnded) and decision.then == "pending":
-        self.state.jobs[decision.job].place = (self.state.number, self.state.index)
+        self.state.jobs[decision.job].instances[decision.instance].place = (self.state.number, self.state.index, 0)
     _emit(self, decision)
 
 
@@ -244,13 +244,6 @@ def _reviving(kind: type[Event], phase: str) -> Callable[[State, Any], None]:
             handle(state, event)
 
     return revive
-
-
-def _submitted_anew(state: State, event: Any) -> None:
-    known = state.jobs.pop(event.job, None)
-    for instance in known.instances if known is not None else ():
-        state.pending.discard(instance)
-    evolve_jobs._job_submitted(state, event)
 
 
 def _refusals_unsaid(self: Recorded, event: Event, data: bytes) -> None:
@@ -394,9 +387,6 @@ MUTANTS: dict[str, Mutant] = {
             _handling(kind, _reviving(kind, phase))
             for kind, phase in ((TaskExited, ""), (TaskReady, "ready"), (TaskStarted, "running"))
         ],
-    ),
-    "repeats-count": _both(
-        _instead(Recorder, "_wanted", lambda self, message, *rest: True), _handling(JobSubmitted, _submitted_anew)
     ),
     "refusals-unsaid": _instead(Recorded, "add", _refusals_unsaid),
     "no-liveness": _instead(evolve_nodes, "set_timer", _no_liveness),
