@@ -60,6 +60,15 @@ def test_a_range_is_every_number_in_order() -> None:
     assert expand("n[08-10]") == ["n08", "n09", "n10"]
 
 
+def test_a_pick_may_be_of_a_list() -> None:
+    steps = scene(
+        "{at: 0, submit: [{name: a}, {name: b}, {name: 'c[1-2]'}]}",
+        "{at: 1, expect: {running: ['2 of [a, b]', '1 of a b', '1 of c[1-2]']}}",
+    )
+    picks = steps.steps[1].expects[0][0].args.picks
+    assert picks == ((2, ("a", "b")), (1, ("a", "b")), (1, ("c1", "c2")))
+
+
 def test_an_array_counts_with_its_elements() -> None:
     steps = scene("{at: 0, submit: {name: a, array: {count: 3}}}", "{at: 1, expect: {running: 2 of a}}").steps
     assert steps[1].expects[0][0].args == Names((), ((2, ("a",)),))

@@ -44,7 +44,8 @@ def read_names(value: Value, picks: bool = True) -> Names:
         if not picks:
             raise item.error(f"must say exactly which, not {text!r}")
         names: list[str] = []
-        for part in re.split(r"[\s,]+", match[2].strip()):
+        listed = re.fullmatch(r"\[(.*[^0-9].*)\]", match[2].strip())
+        for part in re.split(r"[\s,]+", (listed[1] if listed else match[2]).strip()):
             names.extend(_checked(item, part))
         picked.append((int(match[1]), tuple(names)))
     return Names(tuple(plain), tuple(picked))

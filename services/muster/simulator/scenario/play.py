@@ -6,11 +6,12 @@ every cycle. Each must make the same records to the byte and want its next cycle
 """
 
 import time
+import traceback
+from pathlib import Path
 
 import msgspec
 
 from muster.cluster import snapshot
-from muster.cluster.check import BrokenInvariant
 from muster.cluster.state import State
 from muster.engine.step import Engine
 from muster.events.codec import decode_cycle, decode_envelope, encode_cycle
@@ -177,9 +178,15 @@ def _live(performance: Performance) -> SceneFailure | None:
         performance.run()
     except SceneFailure as failure:
         return failure
-    except BrokenInvariant as error:
-        return SceneFailure("the core to hold its invariants", str(error))
+    except Exception as error:  # whatever stops the core is the scene's result, and the other files are played
+        return _stopped(error)
     return None
+
+
+def _stopped(error: Exception) -> SceneFailure:
+    """What stopped the core, with the place in the code."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return SceneFailure("the core to go on", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
 
 
 def _verified(world: World) -> SceneFailure | None:
@@ -199,8 +206,9 @@ def _replays(world: World) -> SceneFailure | None:
             _Replay(world, name).run()
         except SceneFailure as failure:
             return SceneFailure(f"the same log when played {name}: {failure.expected}", failure.actual)
-        except BrokenInvariant as error:
-            return SceneFailure(f"the same log when played {name}", str(error))
+        except Exception as error:  # as in the live play
+            stopped = _stopped(error)
+            return SceneFailure(f"the same log when played {name}: {stopped.expected}", stopped.actual)
     return None
 
 
