@@ -1,1 +1,1 @@
-"""The simulated world of the protocol: the real scheduler among producers, gateways and agents, all that can go wrong, one seed."""
+"""The simulated world of the protocol: the real scheduler among users, gateways and agents; what can go wrong does; one seed."""

@@ -180,7 +180,9 @@ class WorldInbox:
 class WorldLog:
     """One process's handle on the log, over the network. See `muster.log.port.Log`."""
 
-    def __init__(self, process: Process, network: Network, broker: MemoryBroker, leads: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, process: Process, network: Network, broker: MemoryBroker, leads: Callable[[], bool] = lambda: False
+    ) -> None:
         self.process = process
         self.network = network
         self.broker = broker

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from muster.cluster import snapshot
 from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants, check_rebuild
+from muster.cluster.jobs import TERMINAL
 from muster.events.codec import open_envelope
 from muster.events.decisions import InstanceBound, InstanceStarted, MembersReplaced
 from muster.log.fsck import check_records
@@ -73,7 +74,8 @@ def _followers(world: "World") -> list[str]:
         states[f"recovery from the snapshots of {host.process.name}"] = asyncio.run(
             recover(MemoryLog(world.broker), CELL, snapshots)
         ).core.state
-    return [f"{name} has another state than the fold of the log" for name, state in states.items() if snapshot.digest(state) != right]
+    wrong = [name for name, state in states.items() if snapshot.digest(state) != right]
+    return [f"{name} has another state than the fold of the log" for name in wrong]
 
 
 # What really ran
@@ -86,7 +88,7 @@ def _truth(world: "World") -> list[str]:
 
 def _accepted(world: "World") -> Iterable[str]:
     for job in world.users.accepted:
-        if job not in world.view.state.jobs:
+        if not world.view.instances(job):
             yield f"job {job} was accepted, and nobody knows it"
 
 
@@ -152,12 +154,15 @@ def _outcomes(world: "World") -> Iterable[str]:
     runs: dict[tuple[str, int, int], list[Run]] = {}
     for run in world.runs:
         runs.setdefault(run.key[:3], []).append(run)
-    for id, job in world.view.state.jobs.items():
-        plan = world.plans[id]
-        for instance in job.instances:
-            name = f"job {id}/{instance.index} {instance.phase}"
+    over: dict[str, None] = {}
+    for job, plan in world.plans.items():
+        instances = world.view.instances(job)
+        if instances and all(instance.phase in TERMINAL for instance in instances):
+            over[job] = None
+        for instance in instances:
+            name = f"job {job}/{instance.index} {instance.phase}"
             if instance.phase == "finished":
-                last = {run.key[3]: run.code for run in runs.get((id, instance.index, instance.attempts), [])}
+                last = {run.key[3]: run.code for run in runs.get((job, instance.index, instance.attempts), [])}
                 if len(last) < plan.request.groups[0].min or any(last.values()):
                     yield f"{name}, and its tasks exited with {last}"
             elif instance.phase == "failed" and not plan.may_fail:
@@ -167,7 +172,7 @@ def _outcomes(world: "World") -> Iterable[str]:
             elif instance.phase == "rejected":
                 yield f"{name}, and it was feasible"
     for run in world.runs:
-        if run.ended_us is None and world.view.state.jobs[run.key[0]].over_us:
+        if run.ended_us is None and run.key[0] in over:
             yield f"{_named(run)} still runs, and its job is over"
 
 

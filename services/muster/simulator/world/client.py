@@ -8,7 +8,7 @@ from muster.simulator.world.bus import Topics, put
 from muster.simulator.world.network import Network
 from muster.simulator.world.process import Process
 
-TURN_US = 200_000
+TURN_US = 1_000_000
 
 
 class Errand(msgspec.Struct, frozen=True, kw_only=True):

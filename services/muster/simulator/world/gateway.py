@@ -1,4 +1,4 @@
-"""A gateway: it follows the log, serves assignments by long poll, and puts reports on `muster.nodes`, answering after the topic has."""
+"""A gateway: follows the log, serves assignments by long poll, and puts reports on `muster.nodes`, answering after the topic."""
 
 import asyncio
 
@@ -18,7 +18,6 @@ from muster.simulator.world.process import MILLION, Process
 CELL = "main"
 POLL_US = 2 * MILLION
 """How long a poll waits for news."""
-STEP_US = 200_000
 
 
 class Gateway:
@@ -33,6 +32,8 @@ class Gateway:
         self.head = genesis(CELL)
         self.state = State(CELL)
         self.position = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        """Polls that wait for the next cycle."""
 
     async def run(self, process: Process) -> None:
         """Follow the log."""
@@ -40,6 +41,7 @@ class Gateway:
         self.head = genesis(CELL)
         self.state = State(CELL)
         self.position = 0
+        self._waiting = []
         while True:
             records = await log.read(self.position)
             for record in records:
@@ -50,6 +52,10 @@ class Gateway:
                     self.head = verdict.head
                     apply(self.state, open_envelope(verdict.envelope))
                 self.position = record.position
+            waiting, self._waiting = self._waiting, []
+            for news in waiting:
+                if not news.done():
+                    news.set_result(None)
             if not records:
                 await log.wait(self.position, 1.0)
 
@@ -69,10 +75,15 @@ class Gateway:
 
     async def poll(self, node: str, uid: str, applied: int) -> Assignment | None:
         """The assignment of this node once it is newer than what was applied; None if that takes long."""
-        for _ in range(POLL_US // STEP_US):
-            state = self.state
-            known = state.node(node)
-            if state.number > applied and known is not None and known.uid == uid:
-                return assignment(state, known.row)
-            await asyncio.sleep(STEP_US / MILLION)
-        return None
+        try:
+            async with asyncio.timeout(POLL_US / MILLION):
+                while True:
+                    state = self.state
+                    known = state.node(node)
+                    if state.number > applied and known is not None and known.uid == uid:
+                        return assignment(state, known.row)
+                    news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.append(news)
+                    await news
+        except TimeoutError:
+            return None

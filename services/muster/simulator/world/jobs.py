@@ -43,7 +43,12 @@ def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int) -> tu
         cancelled = random.randrange(100) < CANCELLED_PERCENT
         plan = _plan(random, job, nodes, gpus, cancelled)
         if number == count:
-            plan = Plan(job=job, request=JobRequest(groups=(GroupRequest(gpus=1, gpu_models=("none",)),)), behaviour=Behaviour(), feasible=False)
+            plan = Plan(
+                job=job,
+                request=JobRequest(groups=(GroupRequest(gpus=1, gpu_models=("none",)),)),
+                behaviour=Behaviour(),
+                feasible=False,
+            )
         plans.append(plan)
         event = JobSubmitted(job=job, name="job", user="u", request=plan.request)
         errands.append(Errand(due_us=due_us, topic=JOBS, data=encode_entry(event), key=job, submits=job))

@@ -99,8 +99,6 @@ class Machine:
         self.tasks: dict[TaskKey, Held] = {}
         self.lease_ends_us = 0
         """By the machine's own monotonic clock; 0 before the first report was acknowledged."""
-        self.enforced = True
-        """Whether supervisors do what they are for."""
         self.changed: Callable[[], None] = lambda: None
         """Tells the agent that something happened here."""
 
@@ -178,7 +176,7 @@ class Machine:
     def start(self, held: Held) -> None:
         """Its process runs, if the lease holds."""
         now_us = self.clock.monotonic_us()
-        if self.enforced and now_us >= self.lease_ends_us:
+        if now_us >= self.lease_ends_us:
             return
         behaviour = self.behaviours[held.key[0]]
         held.phase = "running"
@@ -220,7 +218,7 @@ class Machine:
 
     def check_lease(self) -> None:
         """What is held beyond the lease ends."""
-        if self.enforced and 0 < self.lease_ends_us <= self.clock.monotonic_us():
+        if 0 < self.lease_ends_us <= self.clock.monotonic_us():
             for held in list(self.tasks.values()):
                 self.end(held, KILLED, "node", "the lease ended")
 

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, Final, NoReturn, TypeVarTuple, Unpack
+from typing import Any, Final, NoReturn, TypeVarTuple
 
 WALL_US: Final = 1_780_000_000_000_000
 """The wall clock of an honest host when a world begins."""
@@ -103,8 +103,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def call_soon(
         self,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: Unpack[Arguments],
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         self._process.wake()
@@ -113,12 +113,13 @@ class _Loop(asyncio.SelectorEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Arguments]], object],
-        *args: Unpack[Arguments],
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        self._process.wake_at(when)
-        return super().call_at(when, callback, *args, context=context)
+        handle = super().call_at(when, callback, *args, context=context)
+        self._process.wake_for(handle)
+        return handle
 
     def once(self) -> None:
         """One pass over what is ready and due."""
@@ -136,7 +137,6 @@ class Process:
         counts: Counter[str],
         name: str,
         clock: HostClock,
-        main: Callable[["Process"], Coroutine[Any, Any, None]],
     ) -> None:
         self.timeline = timeline
         self.random = random
@@ -158,7 +158,8 @@ class Process:
         """How each incarnation ended."""
         self.broken: list[str] = []
         """What it left with that it must not leave with: exceptions, as text."""
-        self._main = main
+        self.main: Callable[[Process], Coroutine[Any, Any, None]]
+        """The program; it is given the process."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._wanted = False
         self._dying = False
@@ -174,7 +175,7 @@ class Process:
             self.incarnations += 1
             self.stopped = self._dying = self._wanted = False
             self.loop = _Loop(self)
-            self.spawn(self._main(self)).add_done_callback(self._over)
+            self.spawn(self.main(self)).add_done_callback(self._over)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task of this incarnation. It dies with it."""
@@ -194,7 +195,7 @@ class Process:
         for task in self._tasks:
             work = task.get_coro()
             if not task.done() and work is not None:
-                work.close()  # type: ignore[union-attr]  # all of them are coroutines
+                work.close()
         self._tasks = []
         loop.close()
         self.ended.append(how)
@@ -237,9 +238,14 @@ class Process:
             self._wanted = True
             self.timeline.at(self.timeline.now_us, self._step)
 
-    def wake_at(self, when: float) -> None:
-        """Run the loop when its own clock shows this."""
-        self.timeline.at(self.clock.world_us(int(when * MILLION) + 1), self._step)
+    def wake_for(self, timer: asyncio.TimerHandle) -> None:
+        """Run the loop when its own clock shows that this timer is due, if it still counts then."""
+
+        def due() -> None:
+            if not timer.cancelled():
+                self._step()
+
+        self.timeline.at(self.clock.world_us(int(timer.when() * MILLION) + 1), due)
 
     def _step(self) -> None:
         if self.loop is None or self.stopped:

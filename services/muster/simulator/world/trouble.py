@@ -28,7 +28,6 @@ class Trouble:
         self.world = world
         self.random = world.random
         self.over = False
-        self.count = 0
         self.measured: dict[str, None] = {}
         """Devices of which telemetry said that they are not healthy."""
         kinds: tuple[tuple[int, Callable[[], str]], ...] = (
@@ -72,7 +71,6 @@ class Trouble:
         weights = [weight for weight, _ in self._kinds]
         what = self.random.choices([kind for _, kind in self._kinds], weights)[0]()
         if what:
-            self.count += 1
             self.world.counts[f"fault: {what}"] += 1
         self._next()
 

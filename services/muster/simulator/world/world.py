@@ -13,9 +13,11 @@ from random import Random
 import msgspec
 
 from muster.cluster.evolve import apply
+from muster.cluster.jobs import TERMINAL
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.codec import encode_entry, open_envelope
+from muster.events.decisions import JobsForgotten
 from muster.events.nodes import Device, DeviceHealthChanged, NodeSpec
 from muster.events.operations import NodeUncordoned, Policy, PolicySet
 from muster.events.record import Envelope
@@ -47,6 +49,8 @@ POLICY = Policy(
     flap_window_us=120 * MILLION,
     quarantine_us=40 * MILLION,
 )
+FAULTS = ("fault: ", "appends ", "answers to appends lost", "messages lost", "messages doubled", "messages late")
+"""With these begin the counts of what went wrong on purpose."""
 SETTLE_US = 700 * MILLION
 """So long after the last fault everything must be over."""
 RENEW_US = 120 * MILLION
@@ -81,6 +85,16 @@ class Outcome(msgspec.Struct, kw_only=True):
         )
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """An instance as the log has it."""
+
+    job: str
+    index: int
+    phase: str
+    reason: str
+    attempts: int
+
+
 class View:
     """The fold of what is admitted, and the records themselves."""
 
@@ -90,6 +104,8 @@ class View:
         self.state = State(CELL)
         self.admitted: list[tuple[Envelope, bytes]] = []
         self.halt = ""
+        self.forgotten: dict[str, list[Ended]] = {}
+        """What became of the instances of jobs that have left the state."""
         self._read = 0
 
     def follow(self) -> State:
@@ -104,8 +120,20 @@ class View:
             elif isinstance(verdict, Admitted):
                 self.head = verdict.head
                 self.admitted.append((verdict.envelope, data))
-                apply(self.state, open_envelope(verdict.envelope))
+                cycle = open_envelope(verdict.envelope)
+                for event in cycle.decisions:
+                    if isinstance(event, JobsForgotten):
+                        for job in event.jobs:
+                            self.forgotten[job] = self.instances(job)
+                apply(self.state, cycle)
         return self.state
+
+    def instances(self, job: str) -> list[Ended]:
+        """What is known of the instances of a job, which may be over; empty where nobody ever knew it."""
+        known = self.state.jobs.get(job)
+        if known is None:
+            return self.forgotten.get(job, [])
+        return [Ended(job, each.index, each.phase, each.reason, each.attempts) for each in known.instances]
 
 
 class World:
@@ -140,24 +168,25 @@ class World:
 
     # Parties
 
-    def _process(self, name: str, main: object) -> Process:
+    def _process(self, name: str) -> Process:
         random = self.random
         clock = HostClock(self.timeline, random.randint(-5000, 5000), random.randint(1, 10**6) * MILLION)
-        process = Process(self.timeline, random, self.counts, name, clock, main)  # type: ignore[arg-type]
+        process = Process(self.timeline, random, self.counts, name, clock)
         process.on_end = lambda how: self.timeline.after(random.randint(100_000, 3 * MILLION), process.start)
         self.processes.append(process)
         return process
 
     def _gateway(self, name: str) -> Gateway:
-        process = self._process(name, lambda process: gateway.run(process))
-        gateway = Gateway(process, self.network, self.topics, self.broker)
+        gateway = Gateway(self._process(name), self.network, self.topics, self.broker)
+        gateway.process.main = gateway.run
         return gateway
 
     def _scheduler(self, name: str, folder: Path) -> SchedulerHost:
-        process = self._process(name, lambda process: host.run(process))
+        process = self._process(name)
         own = folder / name
         own.mkdir()
         host = SchedulerHost(process, self.network, self.topics, self.broker, _settings(name, not self.random.randrange(5)), own)
+        process.main = host.run
         again = process.on_end
 
         def ended(how: str) -> None:
@@ -168,17 +197,18 @@ class World:
         return host
 
     def _agent(self, name: str, node: str) -> Agent:
-        process = self._process(name, lambda process: agent.run(process))
+        process = self._process(name)
         behaviours = {job: plan.behaviour for job, plan in self.plans.items()}
         devices = tuple([Device(uuid=f"gpu{index}") for index in range(self.gpus)])
         spec = NodeSpec(cpu_milli=64_000, memory_mib=64_000, disk_mib=64_000, devices=devices)
         machine = Machine(self.timeline, node, process.clock, spec, POLICY.lease_us, behaviours, self.runs)
         agent = Agent(process, machine, self.network, self.gateways)
+        process.main = agent.run
         return agent
 
     def _client(self, name: str) -> Client:
-        process = self._process(name, lambda process: client.run(process))
-        client = Client(process, self.network, self.topics)
+        client = Client(self._process(name), self.network, self.topics)
+        client.process.main = client.run
         return client
 
     def operate(self, event: Event, after_us: int = 0) -> None:
@@ -261,7 +291,10 @@ class World:
                 return problems
             if not self.left() and self.users.idle and self.operators.idle:
                 return self._quiet()
-        return [f"no end {SETTLE_US // MILLION} s after the last fault: {sentence}" for sentence in self.left() or ["errands are left"]]
+        return [
+            f"no end {SETTLE_US // MILLION} s after the last fault: {sentence}"
+            for sentence in self.left() or ["errands are left"]
+        ]
 
     def left(self) -> list[str]:
         """Accepted and feasible jobs that are not over."""
@@ -269,12 +302,11 @@ class World:
         for job in self.users.accepted:
             if not self.plans[job].feasible:
                 continue
-            known = self.view.state.jobs.get(job)
-            if known is None:
+            phases = [instance.phase for instance in self.view.instances(job)]
+            if not phases:
                 found.append(f"job {job} was accepted, and nobody knows it")
-            elif known.open:
-                phases = [instance.phase for instance in known.instances]
-                found.append(f"job {job} is {phases}")
+            elif any(phase not in TERMINAL for phase in phases):
+                found.append(f"job {job} is {', '.join(phases)}")
         return found
 
     def _renew(self) -> None:
@@ -319,12 +351,12 @@ class World:
     def _outcome(self, problems: list[str]) -> Outcome:
         self.counts["runs"] = len(self.runs)
         for fault, count in self.broker.counts.items():
-            self.counts[f"log: {fault}"] = count
+            self.counts[f"appends {fault}" if fault != "behind" else "reads behind the end"] = count
         return Outcome(
             seed=self.seed,
             problems=problems,
             counts=dict(sorted(self.counts.items())),
-            faults=self.trouble.count + sum(self.broker.counts.values()),
+            faults=sum(count for what, count in self.counts.items() if what.startswith(FAULTS)),
             steps=self.timeline.steps,
             cycles=len(self.view.admitted),
             terms=self.view.head.term,
@@ -364,6 +396,7 @@ def _settings(identity: str, hasty: bool = False) -> Settings:
         takeover_after_us=600_000 if hasty else 3_000_000,
         takeover_spread_us=400_000 if hasty else 1_000_000,
         append_deadline_us=5_000_000,
+        poll_us=500_000,
     )
 
 
