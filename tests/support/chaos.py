@@ -9,7 +9,15 @@ from typing import Any
 
 from muster.cluster.state import State
 from muster.events.base import Event
-from muster.events.jobs import GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobSubmitted, Requirement, Toleration
+from muster.events.jobs import (
+    GroupRequest,
+    JobCancelRequested,
+    JobReprioritised,
+    JobRequest,
+    JobSubmitted,
+    Requirement,
+    Toleration,
+)
 from muster.events.nodes import (
     Device,
     DeviceHealthChanged,
@@ -46,7 +54,7 @@ TARGETS = (TargetClass(cpu_milli=1000, gpus=1, weight=3), TargetClass(cpu_milli=
 
 
 def policy(random: Random, tight: bool = True) -> Policy:
-    """Short spans; bounds that bite where `tight`."""
+    """Short spans; bounds that bite where `tight`, and endless patience where not."""
     changes: dict[str, Any] = {}
     if tight and random.random() < 0.3:
         changes = {
@@ -59,7 +67,7 @@ def policy(random: Random, tight: bool = True) -> Policy:
         silent_after_us=20 * S,
         lease_us=60 * S,
         margin_us=10 * S,
-        ready_timeout_us=random.choice((40, 600)) * S,
+        ready_timeout_us=random.choice((40, 600)) * S if tight else 10**6 * S,
         kill_margin_us=5 * S,
         min_runtime_us=random.choice((0, 0, 30 * S)),
         nomination_ttl_us=random.choice((20, 600)) * S,
@@ -90,10 +98,16 @@ class Chaos:
         self.kinds: dict[str, tuple[int, int, int]] = {}
         """Model and memory of a node's devices, and whether they are mixed: a device never changes."""
         self.past: list[Event] = []
+        self.registered: list[Event] = []
 
     def nodes(self) -> list[Event]:
         """Every node registers."""
-        return [self.register(name) for name in self.names]
+        self.registered = [self.register(name) for name in self.names]
+        return self.registered
+
+    def past_submission(self, job: str) -> JobSubmitted:
+        """How the job was submitted."""
+        return next(event for event in self.past if isinstance(event, JobSubmitted) and event.job == job)
 
     def inputs(self) -> list[Event]:
         """What arrives in one cycle."""
@@ -116,7 +130,8 @@ class Chaos:
         """A job of one to three groups."""
         chance = self.random
         self.jobs += 1
-        groups: tuple[GroupRequest, ...] = tuple([self.group(f"g{index}") for index in range(chance.choice((1, 1, 1, 1, 2, 2, 3)))])
+        count = chance.choice((1, 1, 1, 1, 2, 2, 3))
+        groups: tuple[GroupRequest, ...] = tuple([self.group(f"g{index}") for index in range(count)])
         if not sum(group.min for group in groups):
             groups = (GroupRequest(name="least", gpus=1), *groups)
         return JobSubmitted(
@@ -163,7 +178,7 @@ class Chaos:
         if sort < 0.88:
             asked["gpu_models"] = chance.choice(((), (), (), ("A",), ("B",), ("B", "A")))
         if chance.random() < 0.1:
-            op = chance.choice(("In", "NotIn", "Exists", "DoesNotExist"))
+            op: Any = chance.choice(("In", "NotIn", "Exists", "DoesNotExist"))
             asked["selector"] = (Requirement(key="zone", op=op, values=("x",) if op in ("In", "NotIn") else ()),)
         if chance.random() < 0.3:
             asked["tolerations"] = (Toleration(key="dirt", any_value=True),)
@@ -225,7 +240,7 @@ class Chaos:
         if which in (5, 6):
             return [self.beat()]
         if which == 7 and node is not None and node.devices:
-            health = chance.choice(("healthy", "healthy", "degraded", "failed"))
+            health: Any = chance.choice(("healthy", "healthy", "degraded", "failed"))
             return [DeviceHealthChanged(node=name, uid=uid, device=chance.choice(node.devices).uuid, health=health)]
         if which == 8:
             uuids = tuple([each.uuid for each in node.devices if chance.random() < 0.3]) if node is not None else ()
@@ -293,6 +308,7 @@ class Chaos:
                 for index in (range(count) if chance.random() < 0.8 else range(1, count + 1))
             ]
         )
+        effect: Any = chance.choice(("NoSchedule", "NoExecute"))
         return NodeRegistered(
             node=name,
             uid=uid,
@@ -303,7 +319,7 @@ class Chaos:
                 disk_mib=500,
                 tasks_max=100 if self.plain else chance.choice((2, 100, 100, 100)),
                 labels=chance.choice(({}, {"zone": "x"}, {"zone": "y"})),
-                taints=() if self.plain or chance.random() < 0.8 else (Taint(key="dirt", effect=chance.choice(("NoSchedule", "NoExecute"))),),
+                taints=() if self.plain or chance.random() < 0.8 else (Taint(key="dirt", effect=effect),),
                 devices=found,
             ),
         )

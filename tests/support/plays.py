@@ -101,7 +101,7 @@ def story(random: Random, cycles: int, plays: Plays | None = None, kind: bool = 
             continue
         wake = plays.live.next_wake_us()
         at_us = plays.state.at_us + random.choice((0, 1, 1, 5, 20, 60)) * S
-        if wake is not None and random.random() < 0.3:
+        if wake is not None and not kind and random.random() < 0.3:
             at_us = max(plays.state.at_us, wake)
         plays.step(chaos.inputs(), at_us)
     return plays, chaos
