@@ -32,16 +32,17 @@ bench: .venv/runtime.stamp  ## How fast the engine decides.
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# The bundled pip of Python 3.11 knows no dependency groups, so it is replaced first.
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found on the PATH" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 
+# The pip that comes with Python 3.11 knows no dependency groups, so it is replaced first.
 .venv/runtime.stamp: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@echo "Installing into .venv, once"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml .venv/runtime.stamp | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
 	@touch $@
