@@ -339,7 +339,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
-            state.ledger.pending_freed |= 1 << task.node.row
+            state.ledger.released.append(task.node.row)
     if attempt.held:
         state.todo.pop(instance.key, None)
     else:

@@ -68,7 +68,7 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             attempt.by = tuple([other for other in attempt.by if other != key])
             for task in attempt.tasks.values():
                 if task.holding:
-                    state.ledger.pending_freed |= 1 << task.node.row
+                    state.ledger.released.append(task.node.row)
     state.timers.cancel(("nomination", *key))
     instance = nomination.instance
     if instance.waits is not None:

@@ -3,7 +3,7 @@
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.jobs import TERMINAL, Job
-from muster.cluster.nodes import Node
+from muster.cluster.nodes import Node, cpu_level
 from muster.cluster.state import State
 
 
@@ -13,6 +13,7 @@ def check_invariants(state: State) -> None:
     Raises:
         BrokenInvariant: what is.
     """
+    state.ledger.look()
     for job in state.jobs.values():
         _check_job(state, job)
     for row, node in enumerate(state.ledger.nodes):
@@ -45,6 +46,8 @@ def check_rebuild(state: State) -> None:
     theirs = sorted([(key, item.count) for key, item in other.pending.classes.items() if item.count], key=str)
     check(mine == theirs, f"pending classes: {mine}, rebuilt {theirs}")
     ledger, rebuilt = state.ledger, other.ledger
+    ledger.look()
+    rebuilt.look()
     check(ledger.partial == rebuilt.partial, "the index of shared devices differs from the rebuilt one")
     width = max(len(ledger.whole), len(rebuilt.whole))
     whole = [index.whole + [0] * (width - len(index.whole)) for index in (ledger, rebuilt)]
@@ -86,27 +89,9 @@ def _check_node(state: State, node: Node) -> None:
     for index, units in use.items():
         device = node.devices[index]
         check(units <= device.units, f"node {node.name} device {index}: {units} of {device.units} units held")
-    free = (
-        node.cpu_free,
-        node.memory_free,
-        node.disk_free,
-        node.tasks_free,
-        list(node.device_free),
-        node.whole_free,
-        node.levels,
-        node.cpu_level,
-    )
+    free = _free(node)
     node.recount()
-    anew = (
-        node.cpu_free,
-        node.memory_free,
-        node.disk_free,
-        node.tasks_free,
-        list(node.device_free),
-        node.whole_free,
-        node.levels,
-        node.cpu_level,
-    )
+    anew = _free(node)
     check(free == anew, f"node {node.name}: free {free}, counted anew {anew}")
     ledger = state.ledger
     for count, bits in enumerate(ledger.whole):
@@ -115,9 +100,12 @@ def _check_node(state: State, node: Node) -> None:
     check(levels == node.levels, f"node {node.name} stands wrongly in partial: {levels:b} and not {node.levels:b}")
     check(ledger.levels == sorted(ledger.partial), f"the levels of shared devices are {ledger.levels}")
     for level, bits in enumerate(ledger.cpu_at[1:], 1):
-        check(bool(bits >> node.row & 1) == (node.cpu_level >= level), f"node {node.name} stands wrongly in cpu_at[{level}]")
+        check(
+            bool(bits >> node.row & 1) == (cpu_level(node.cpu_free) >= level),
+            f"node {node.name} stands wrongly in cpu_at[{level}]",
+        )
 
 
 def _free(node: Node) -> tuple[object, ...]:
     amounts = (node.cpu_free, node.memory_free, node.disk_free, node.tasks_free)
-    return (*amounts, tuple(node.device_free), node.whole_free, node.levels, node.cpu_level)
+    return (*amounts, tuple(node.device_free), node.whole_free, tuple(node.level_of))

@@ -1,6 +1,8 @@
-"""Indexes over what is free on the nodes, kept up to date task by task.
+"""What is held and free on the nodes, and indexes over it.
 
-One bit a node in a big integer, so that a placement reads and writes a few words and not every node:
+A hold or a release changes the node at once, and the indexes when somebody looks (`look`): a fold that places nothing need
+not keep them. They have one bit a node in a big integer, so that a placement reads and writes a few words and not every
+node:
 
     whole[k]     nodes on which k devices are entirely free
     partial[l]   nodes with a device in use of which l to l + 1 thousandths are free (`levels`: the l there are, sorted)
@@ -14,7 +16,7 @@ from bisect import bisect_left, insort
 from typing import Final
 
 from muster.cluster.jobs import Task
-from muster.cluster.nodes import Node
+from muster.cluster.nodes import LEVELS, Node
 
 HISTORY_MAX: Final = 4096
 CPU_LEVELS: Final = 54
@@ -24,6 +26,7 @@ class Ledger:
     """The nodes by row, and the indexes over them."""
 
     __slots__ = (
+        "_looked",
         "altered",
         "altered_base",
         "cpu_at",
@@ -33,8 +36,8 @@ class Ledger:
         "levels",
         "nodes",
         "partial",
-        "pending_freed",
         "registered",
+        "released",
         "rows",
         "touched",
         "touched_base",
@@ -55,12 +58,14 @@ class Ledger:
         self.cpu_at: list[int] = [0] * CPU_LEVELS
         self.freed: list[int] = []
         self.freed_base = 0
-        self.pending_freed = 0
+        self.released: list[int] = []
+        """Rows on which something became available since the newest note of `freed`."""
         self.altered: list[int] = []
         self.altered_base = 0
         self.touched: list[int] = []
         """Rows on which something was held or freed, in order, again and again."""
         self.touched_base = 0
+        self._looked = 0
 
     def node(self, row: int) -> Node:
         """The node of a row that has one."""
@@ -76,80 +81,109 @@ class Ledger:
         node.tasks[task] = None
         self.touched.append(node.row)
         if not node.plain:
-            self.recount(node)
+            node.recount()
             return
         shape = task.shape
         node.cpu_free -= shape.cpu_milli
         node.memory_free -= shape.memory_mib
         node.disk_free -= shape.disk_mib
         node.tasks_free -= 1
-        if shape.cpu_milli:
-            level = (node.cpu_free // 1000).bit_length() if node.cpu_free > 0 else 0
-            if level != node.cpu_level:
-                self._cpu_moved(node, level)
         devices = task.devices
         if devices:
             free = node.device_free
+            units = node.device_units
             if shape.gpus:
-                units = node.device_units
                 for index in devices:
                     free[index] -= units[index]
-                bit = 1 << node.row
-                whole = self.whole
-                before = node.whole_free
-                after = node.whole_free = before - len(devices)
-                whole[before] ^= bit
-                whole[after] ^= bit
+                node.whole_free -= len(devices)
             else:
                 index = devices[0]
-                free[index] -= shape.units(node.devices[index].memory_mib)
-                self._reindex(node)
+                whole = units[index]
+                before = free[index]
+                after = free[index] = before - shape.units(whole // 1000)
+                if before == whole:
+                    node.whole_free -= 1
+                node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
 
     def release(self, task: Task) -> None:
         """The task holds nothing any more. Cost: its devices."""
         node = task.node
         del node.tasks[task]
-        self.touched.append(node.row)
+        row = node.row
+        self.touched.append(row)
+        self.released.append(row)
         if not node.plain:
-            self.recount(node)
+            node.recount()
             return
         shape = task.shape
         node.cpu_free += shape.cpu_milli
         node.memory_free += shape.memory_mib
         node.disk_free += shape.disk_mib
         node.tasks_free += 1
-        if shape.cpu_milli:
-            level = (node.cpu_free // 1000).bit_length() if node.cpu_free > 0 else 0
-            if level != node.cpu_level:
-                self._cpu_moved(node, level)
-        bit = 1 << node.row
-        self.pending_freed |= bit
         devices = task.devices
         if devices:
             free = node.device_free
+            units = node.device_units
             if shape.gpus:
-                units = node.device_units
                 for index in devices:
                     free[index] += units[index]
-                whole = self.whole
-                before = node.whole_free
-                after = node.whole_free = before + len(devices)
-                whole[before] ^= bit
-                whole[after] ^= bit
+                node.whole_free += len(devices)
             else:
                 index = devices[0]
-                free[index] += shape.units(node.devices[index].memory_mib)
-                self._reindex(node)
+                whole = units[index]
+                after = free[index] = free[index] + shape.units(whole // 1000)
+                if after == whole:
+                    node.whole_free += 1
+                node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
 
-    def _reindex(self, node: Node) -> None:
-        """Bring the indexes up to the node's devices."""
-        whole, levels = node.whole_free, node.levels
-        node.count_devices()
-        bit = 1 << node.row
-        if node.whole_free != whole:
-            self.whole[whole] ^= bit
-            self.whole[node.whole_free] ^= bit
-        self._flip(node.levels ^ levels, bit)
+    def recount(self, node: Node) -> None:
+        """After anything but a plain hold or release: count the node anew. It may have become freer."""
+        node.recount()
+        self.touched.append(node.row)
+        self.released.append(node.row)
+
+    # The indexes
+
+    def look(self) -> None:
+        """Bring the indexes up to the nodes. Call it before reading them. Cost: the nodes that were touched since."""
+        touched = self.touched
+        begin = self._looked - self.touched_base
+        count = len(touched)
+        if begin == count:
+            return
+        self._looked = self.touched_base + count
+        nodes = self.nodes
+        for row in touched[begin:] if count - begin == 1 else dict.fromkeys(touched[begin:]):
+            node = nodes[row]
+            if node is not None:
+                self._index(node)
+
+    def _index(self, node: Node) -> None:
+        bit = 0
+        now = node.whole_free
+        before = node.indexed_whole
+        whole = self.whole
+        if now != before and now >= 0:  # a plan may hold a device twice on the way
+            bit = 1 << node.row
+            while len(whole) <= now:
+                whole.append(0)
+            whole[before] ^= bit
+            whole[now] ^= bit
+            node.indexed_whole = now
+        cores = node.cpu_free // 1000
+        now = cores.bit_length() if cores > 0 else 0
+        before = node.indexed_cpu
+        if now != before:
+            bit = bit or 1 << node.row
+            at = self.cpu_at
+            for level in range(before + 1, now + 1) if now > before else range(now + 1, before + 1):
+                at[level] ^= bit
+            node.indexed_cpu = now
+        levels = node.levels
+        change = levels ^ node.indexed_levels
+        if change:
+            self._flip(change, bit or 1 << node.row)
+            node.indexed_levels = levels
 
     def _flip(self, levels: int, bit: int) -> None:
         """The node of this bit joins or leaves each of these levels of shared devices."""
@@ -168,31 +202,6 @@ class Ledger:
                 del partial[level]
                 del self.levels[bisect_left(self.levels, level)]
 
-    def _cpu_moved(self, node: Node, level: int) -> None:
-        """The node's free CPU is of another level now."""
-        before, node.cpu_level = node.cpu_level, level
-        bit = 1 << node.row
-        at = self.cpu_at
-        for each in range(min(before, level) + 1, max(before, level) + 1):
-            at[each] ^= bit
-
-    def recount(self, node: Node) -> None:
-        """After anything but a plain hold or release: count the node anew. It may have become freer."""
-        self.touched.append(node.row)
-        whole, levels, cpu = node.whole_free, node.levels, node.cpu_level
-        node.recount()
-        bit = 1 << node.row
-        if node.cpu_level != cpu:
-            now, node.cpu_level = node.cpu_level, cpu
-            self._cpu_moved(node, now)
-        while len(self.whole) <= max(len(node.devices), whole):
-            self.whole.append(0)
-        if node.whole_free != whole:
-            self.whole[whole] ^= bit
-            self.whole[node.whole_free] ^= bit
-        self._flip(node.levels ^ levels, bit)
-        self.pending_freed |= bit
-
     # What comes and goes
 
     def add(self, node: Node) -> None:
@@ -204,21 +213,17 @@ class Ledger:
         self.rows[node.name] = node.row
         bit = 1 << node.row
         self.registered |= bit
-        while len(self.whole) <= len(node.devices):
-            self.whole.append(0)
-        self.whole[node.whole_free] |= bit
-        self._flip(node.levels, bit)
-        for level in range(1, node.cpu_level + 1):
-            self.cpu_at[level] |= bit
-        self.pending_freed |= bit
+        self.whole[0] |= bit
+        node.indexed_whole = node.indexed_cpu = node.indexed_levels = 0
+        self.touched.append(node.row)
         self.alter(node.row)
 
     def remove(self, node: Node) -> None:
         """The node gives up its row; nothing may be held on it."""
         bit = 1 << node.row
-        self.whole[node.whole_free] ^= bit
-        self._flip(node.levels, bit)
-        for level in range(1, node.cpu_level + 1):
+        self.whole[node.indexed_whole] ^= bit
+        self._flip(node.indexed_levels, bit)
+        for level in range(1, node.indexed_cpu + 1):
             self.cpu_at[level] ^= bit
         self.registered ^= bit
         self.nodes[node.row] = None
@@ -231,16 +236,16 @@ class Ledger:
     def alter(self, row: int) -> None:
         """What does not depend on holdings has changed on this row."""
         self.altered.append(row)
-        self.pending_freed |= 1 << row
+        self.released.append(row)
         if len(self.altered) > HISTORY_MAX:
             del self.altered[: HISTORY_MAX // 2]
             self.altered_base += HISTORY_MAX // 2
 
     def freed_upto(self) -> int:
         """The position after the newest note of freed rows: a cache that stands here has seen them all."""
-        if self.pending_freed:
-            self.freed.append(self.pending_freed)
-            self.pending_freed = 0
+        if self.released:
+            self.freed.append(_bits(self.released, len(self.nodes)))
+            self.released = []
             if len(self.freed) > HISTORY_MAX:
                 del self.freed[: HISTORY_MAX // 2]
                 self.freed_base += HISTORY_MAX // 2
@@ -263,11 +268,14 @@ class Ledger:
         return self.touched_base + len(self.touched)
 
     def trim(self) -> None:
-        """Drop old notes of touched rows, so that they stay bounded."""
+        """Drop old notes, so that they stay bounded however long nobody looks."""
         if len(self.touched) > 16 * HISTORY_MAX:
+            self.look()
             drop = len(self.touched) - 8 * HISTORY_MAX
             del self.touched[:drop]
             self.touched_base += drop
+        if len(self.released) > 16 * HISTORY_MAX:
+            self.freed_upto()
 
     def touched_since(self, position: int) -> list[int] | None:
         """The rows touched since, or None if that is too long ago to say."""
@@ -284,3 +292,16 @@ class Ledger:
         if position < self.altered_base:
             return None
         return self.altered[position - self.altered_base :]
+
+
+def _bits(rows: list[int], width: int) -> int:
+    """A bit for each of the rows."""
+    if len(rows) < 8:
+        bits = 0
+        for row in rows:
+            bits |= 1 << row
+        return bits
+    places = bytearray((max(width, max(rows) + 1) + 7) // 8)
+    for row in rows:
+        places[row >> 3] |= 1 << (row & 7)
+    return int.from_bytes(places, "little")

@@ -83,7 +83,6 @@ class Node:
         "claims",
         "cordoned",
         "cpu_free",
-        "cpu_level",
         "device_free",
         "device_units",
         "devices",
@@ -93,8 +92,11 @@ class Node:
         "foreign_cpu",
         "foreign_memory",
         "heard_us",
+        "indexed_cpu",
+        "indexed_levels",
+        "indexed_whole",
         "islands",
-        "levels",
+        "level_of",
         "liveness",
         "memory_free",
         "name",
@@ -136,9 +138,12 @@ class Node:
         self.device_units: list[int] = []
         """What each device is in all."""
         self.whole_free = 0
-        self.cpu_level = 0
-        self.levels = 0
-        """A bit for each level of which a device in use is."""
+        self.level_of: list[int] = []
+        """The level of each device that is in use and not full, in thousandths of it that are free; else -1."""
+        self.indexed_whole = 0
+        self.indexed_levels = 0
+        self.indexed_cpu = 0
+        """Where the ledger's indexes have the node: they follow when somebody looks."""
         self.plain = True
         """Whether every device is usable and nothing is claimed: then holdings can be added and taken off one by one."""
         self.uniform = True
@@ -184,7 +189,6 @@ class Node:
             for index, units in claim.devices.items():
                 free[index] -= max(0, units)
         self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
-        self.cpu_level = cpu_level(cpu)
         self.device_units = [device.units for device in devices]
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
         self.plain = not self.claims and all(device.usable for device in devices)
@@ -195,12 +199,16 @@ class Node:
         self.count_devices()
 
     def count_devices(self) -> None:
-        """The entries of this node in the device indexes."""
-        whole = levels = 0
-        for free, units in zip(self.device_free, self.device_units, strict=True):
-            if free == units:
-                whole += 1
-            elif free > 0:
-                levels |= 1 << (free * LEVELS // units)
-        self.whole_free = whole
-        self.levels = levels
+        """How many devices are entirely free, and the levels of those in use."""
+        pairs = list(zip(self.device_free, self.device_units, strict=True))
+        self.whole_free = sum([free == units for free, units in pairs])
+        self.level_of = [free * LEVELS // units if 0 < free < units else -1 for free, units in pairs]
+
+    @property
+    def levels(self) -> int:
+        """A bit for each level of which a device in use is."""
+        levels = 0
+        for level in self.level_of:
+            if level >= 0:
+                levels |= 1 << level
+        return levels

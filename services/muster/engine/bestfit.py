@@ -40,6 +40,7 @@ class BestFit:
 
     def one(self, candidates: Candidates, excluded: int) -> Spot | None:
         """The best spot for one task, not on `excluded` rows (bits), or None."""
+        self.ledger.look()
         shape = candidates.shape
         for _, tier in candidates.tiers:
             live = tier & candidates.maybe
@@ -123,6 +124,7 @@ class BestFit:
 
     def many(self, candidates: Candidates, want: int, excluded: int) -> list[Spot]:
         """Spots for up to `want` tasks, in order, as if each were placed after the one before."""
+        self.ledger.look()
         spots: list[Spot] = []
         shape = candidates.shape
         for _, tier in candidates.tiers:
@@ -144,6 +146,7 @@ class BestFit:
         needed = want * shape.gpus
         if not needed:
             return True
+        self.ledger.look()
         whole = self.ledger.whole
         for count in range(len(whole) - 1, shape.gpus - 1, -1):
             needed -= count * (candidates.bits & whole[count]).bit_count()
