@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from muster.cli.output import OK, UNREADABLE, USAGE, Failure, errors
+from muster.cluster.check import BrokenInvariant
+from muster.events.codec import UnknownKind
 from muster.log.errors import OperatingError
 
 COMMANDS = {
@@ -71,8 +73,10 @@ def run(arguments: Sequence[str]) -> int:
         status = typer.main.get_command(app)(args=list(arguments) or ["--help"], prog_name="muster", standalone_mode=False)
     except Failure as failure:
         return _say(str(failure), failure.code)
-    except OperatingError as error:
+    except (OperatingError, UnknownKind) as error:
         return _say(str(error), UNREADABLE)
+    except BrokenInvariant as error:
+        return _say(f"the log says what cannot be, or this build is wrong: {error}", UNREADABLE)
     except typer.TyperException as error:
         sentence = error.format_message() if hasattr(error, "format_message") else str(error)
         return _say(sentence, USAGE) if sentence else USAGE

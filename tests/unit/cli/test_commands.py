@@ -105,6 +105,27 @@ def test_an_altered_record_is_found_by_fsck(capsys: pytest.CaptureFixture[str], 
     assert "the log halts at position 3" in out(capsys, "fsck", folder, status=1)
 
 
+@pytest.mark.parametrize(
+    ("command", "more"), [("audit", ()), ("verify", ()), ("log", ()), ("at", ("0", "jobs")), ("explain", ("train",))]
+)
+def test_where_the_chain_breaks_reading_ends_with_status_3(
+    capsys: pytest.CaptureFixture[str], altered: Altered, command: str, more: tuple[str, ...]
+) -> None:
+    folder = altered(2, lambda data: data.replace(b'"at_us":1000000', b'"at_us":1000001'))
+    assert run([command, str(folder), *more]) == 3
+    assert "muster: the log halts at position 3, after cycle 2" in capsys.readouterr().err
+
+
+def test_an_entry_of_a_later_build_asks_for_an_upgrade(capsys: pytest.CaptureFixture[str], altered: Altered) -> None:
+    folder = altered(3, lambda data: data.replace(b'["InstanceBound",1,', b'["InstanceBound",9,', 1))
+    assert "upgrade this reader" in refused(capsys, "audit", folder, status=3)
+
+
+def test_a_log_that_says_what_cannot_be_is_status_3(capsys: pytest.CaptureFixture[str], altered: Altered) -> None:
+    folder = altered(3, lambda data: data.replace(b"[[0,0,[0,1,2,3,4,5,6,7]]]", b"[[0,7,[0,1,2,3,4,5,6,7]]]", 1))
+    assert "the log says what cannot be" in refused(capsys, "at", folder, 3, "jobs", status=3)
+
+
 def test_a_decision_that_was_not_made_so_is_found_by_audit(capsys: pytest.CaptureFixture[str], altered: Altered) -> None:
     folder = altered(3, lambda data: data.replace(b"[[0,0,[0,1,2,3,4,5,6,7]]]", b"[[0,1,[0,1,2,3,4,5,6,7]]]", 1))
     difference = parsed(capsys, "audit", folder, status=1)["difference"]
