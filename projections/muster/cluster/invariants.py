@@ -96,8 +96,9 @@ def _check_node(state: State, node: Node) -> None:
     ledger = state.ledger
     for count, bits in enumerate(ledger.whole):
         check(bool(bits >> node.row & 1) == (count == node.whole_free), f"node {node.name} stands wrongly in whole[{count}]")
-    levels = sum([1 << level for level, bits in ledger.partial.items() if bits >> node.row & 1])
-    check(levels == node.levels, f"node {node.name} stands wrongly in partial: {levels:b} and not {node.levels:b}")
+    levels = sorted([level for level, bits in ledger.partial.items() if bits >> node.row & 1])
+    right = sorted(dict.fromkeys([level for level in node.level_of if level >= 0]))
+    check(levels == right, f"node {node.name} stands in partial {levels}, not in {right}")
     check(ledger.levels == sorted(ledger.partial), f"the levels of shared devices are {ledger.levels}")
     for level, bits in enumerate(ledger.cpu_at[1:], 1):
         check(

@@ -26,10 +26,10 @@ class Ledger:
     """The nodes by row, and the indexes over them."""
 
     __slots__ = (
-        "_looked",
         "altered",
         "altered_base",
         "cpu_at",
+        "dirty",
         "free_rows",
         "freed",
         "freed_base",
@@ -65,7 +65,8 @@ class Ledger:
         self.touched: list[int] = []
         """Rows on which something was held or freed, in order, again and again."""
         self.touched_base = 0
-        self._looked = 0
+        self.dirty: list[int] = []
+        """Rows on which something was held or freed since the last look."""
 
     def node(self, row: int) -> Node:
         """The node of a row that has one."""
@@ -79,7 +80,7 @@ class Ledger:
         """The task holds its place from now on. Cost: its devices."""
         node = task.node
         node.tasks[task] = None
-        self.touched.append(node.row)
+        self.dirty.append(node.row)
         if not node.plain:
             node.recount()
             return
@@ -110,7 +111,7 @@ class Ledger:
         node = task.node
         del node.tasks[task]
         row = node.row
-        self.touched.append(row)
+        self.dirty.append(row)
         self.released.append(row)
         if not node.plain:
             node.recount()
@@ -139,32 +140,30 @@ class Ledger:
     def recount(self, node: Node) -> None:
         """After anything but a plain hold or release: count the node anew. It may have become freer."""
         node.recount()
-        self.touched.append(node.row)
+        self.dirty.append(node.row)
         self.released.append(node.row)
 
     # The indexes
 
     def look(self) -> None:
         """Bring the indexes up to the nodes. Call it before reading them. Cost: the nodes that were touched since."""
-        touched = self.touched
-        begin = self._looked - self.touched_base
-        count = len(touched)
-        if begin == count:
+        dirty = self.dirty
+        if not dirty:
             return
-        self._looked = self.touched_base + count
         nodes = self.nodes
-        for row in touched[begin:] if count - begin == 1 else dict.fromkeys(touched[begin:]):
+        self.touched += dirty
+        for row in dirty if len(dirty) == 1 else dict.fromkeys(dirty):
             node = nodes[row]
             if node is not None:
                 self._index(node)
+        dirty.clear()
 
     def _index(self, node: Node) -> None:
-        bit = 0
+        bit = 1 << node.row
         now = node.whole_free
         before = node.indexed_whole
-        whole = self.whole
         if now != before and now >= 0:  # a plan may hold a device twice on the way
-            bit = 1 << node.row
+            whole = self.whole
             while len(whole) <= now:
                 whole.append(0)
             whole[before] ^= bit
@@ -174,33 +173,38 @@ class Ledger:
         now = cores.bit_length() if cores > 0 else 0
         before = node.indexed_cpu
         if now != before:
-            bit = bit or 1 << node.row
             at = self.cpu_at
             for level in range(before + 1, now + 1) if now > before else range(now + 1, before + 1):
                 at[level] ^= bit
             node.indexed_cpu = now
-        levels = node.levels
-        change = levels ^ node.indexed_levels
-        if change:
-            self._flip(change, bit or 1 << node.row)
-            node.indexed_levels = levels
+        if node.level_of != node.indexed_levels:
+            self._index_levels(node, bit)
 
-    def _flip(self, levels: int, bit: int) -> None:
-        """The node of this bit joins or leaves each of these levels of shared devices."""
+    def _index_levels(self, node: Node, bit: int) -> None:
+        """Move the node's devices in use to the levels at which they are, one after the other."""
+        indexed = node.indexed_levels
+        indexed += [-1] * (len(node.level_of) - len(indexed))
+        for index, level in enumerate(node.level_of):
+            before = indexed[index]
+            if level != before:
+                indexed[index] = level
+                if before >= 0 and before not in indexed:
+                    self._flip(before, bit)
+                if level >= 0 and indexed.count(level) == 1:
+                    self._flip(level, bit)
+
+    def _flip(self, level: int, bit: int) -> None:
+        """The node of this bit joins or leaves this level of shared devices."""
         partial = self.partial
-        while levels:
-            low = levels & -levels
-            levels ^= low
-            level = low.bit_length() - 1
-            bits = partial.get(level)
-            if bits is None:
-                partial[level] = bit
-                insort(self.levels, level)
-            elif bits != bit:
-                partial[level] = bits ^ bit
-            else:
-                del partial[level]
-                del self.levels[bisect_left(self.levels, level)]
+        bits = partial.get(level)
+        if bits is None:
+            partial[level] = bit
+            insort(self.levels, level)
+        elif bits != bit:
+            partial[level] = bits ^ bit
+        else:
+            del partial[level]
+            del self.levels[bisect_left(self.levels, level)]
 
     # What comes and goes
 
@@ -214,15 +218,18 @@ class Ledger:
         bit = 1 << node.row
         self.registered |= bit
         self.whole[0] |= bit
-        node.indexed_whole = node.indexed_cpu = node.indexed_levels = 0
-        self.touched.append(node.row)
+        node.indexed_whole = node.indexed_cpu = 0
+        node.indexed_levels = []
+        self.dirty.append(node.row)
         self.alter(node.row)
 
     def remove(self, node: Node) -> None:
         """The node gives up its row; nothing may be held on it."""
         bit = 1 << node.row
         self.whole[node.indexed_whole] ^= bit
-        self._flip(node.indexed_levels, bit)
+        for level in dict.fromkeys(node.indexed_levels):
+            if level >= 0:
+                self._flip(level, bit)
         for level in range(1, node.indexed_cpu + 1):
             self.cpu_at[level] ^= bit
         self.registered ^= bit
@@ -265,12 +272,14 @@ class Ledger:
 
     def touched_upto(self) -> int:
         """The position after the newest touched row."""
+        self.look()
         return self.touched_base + len(self.touched)
 
     def trim(self) -> None:
         """Drop old notes, so that they stay bounded however long nobody looks."""
-        if len(self.touched) > 16 * HISTORY_MAX:
+        if len(self.dirty) > 16 * HISTORY_MAX:
             self.look()
+        if len(self.touched) > 16 * HISTORY_MAX:
             drop = len(self.touched) - 8 * HISTORY_MAX
             del self.touched[:drop]
             self.touched_base += drop

@@ -141,7 +141,7 @@ class Node:
         self.level_of: list[int] = []
         """The level of each device that is in use and not full, in thousandths of it that are free; else -1."""
         self.indexed_whole = 0
-        self.indexed_levels = 0
+        self.indexed_levels: list[int] = []
         self.indexed_cpu = 0
         """Where the ledger's indexes have the node: they follow when somebody looks."""
         self.plain = True
@@ -203,12 +203,3 @@ class Node:
         pairs = list(zip(self.device_free, self.device_units, strict=True))
         self.whole_free = sum([free == units for free, units in pairs])
         self.level_of = [free * LEVELS // units if 0 < free < units else -1 for free, units in pairs]
-
-    @property
-    def levels(self) -> int:
-        """A bit for each level of which a device in use is."""
-        levels = 0
-        for level in self.level_of:
-            if level >= 0:
-                levels |= 1 << level
-        return levels

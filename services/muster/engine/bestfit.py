@@ -23,7 +23,7 @@ from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.shapes import Shape
 from muster.engine.candidates import Candidates
 from muster.engine.nodeindex import NodeIndex
-from muster.engine.room import fits, room, take_share, take_whole, whole_devices
+from muster.engine.room import fits, room, take_level, take_share, take_whole, whole_devices
 
 Spot = tuple[int, tuple[int, ...]]
 """A row, and devices on it."""
@@ -86,7 +86,7 @@ class BestFit:
                 row = low.bit_length() - 1
                 node: Node = nodes[row]  # type: ignore[assignment]
                 if fits(node, shape):
-                    devices = take_share(node, shape, node.device_free, level, LEVELS)
+                    devices = take_level(node, shape, level)
                     if devices is not None:
                         return row, devices
                 else:
@@ -250,6 +250,6 @@ def rank(node: Node, shape: Shape) -> int | None:
     if not shape.share:
         return 1 + node.whole_free if any(device.present for device in node.devices) else 0
     for level in range(LEVELS):
-        if node.levels >> level & 1 and take_share(node, shape, node.device_free, level, LEVELS) is not None:
+        if level in node.level_of and take_share(node, shape, node.device_free, level, LEVELS) is not None:
             return level
     return LEVELS + node.whole_free if take_share(node, shape, node.device_free, None, LEVELS) is not None else None

@@ -4,7 +4,7 @@ Devices: whole ones are taken from the island that they leave fullest used, so t
 the device in use with the least that is enough, and a free one only where none in use will do.
 """
 
-from muster.cluster.nodes import Node
+from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.shapes import Shape
 
 
@@ -113,3 +113,12 @@ def _take_uniform(free: list[int], whole: int, need: int, level: int | None, lev
         if need <= units < least and units * levels // whole == level and units > 0:
             best, least = index, units
     return None if best < 0 else (best,)
+
+
+def take_level(node: Node, shape: Shape, level: int) -> tuple[int, ...] | None:
+    """The device of this level for one task that shares it, by what is free now, or None."""
+    level_of = node.level_of
+    if node.uniform and level_of.count(level) == 1:
+        index = level_of.index(level)
+        return (index,) if node.device_free[index] >= shape.units(node.device_units[index] // 1000) else None
+    return take_share(node, shape, node.device_free, level, LEVELS)

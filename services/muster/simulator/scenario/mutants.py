@@ -294,12 +294,12 @@ def _empty_recount(self: Node) -> None:
 
 def _hold_nothing(self: Ledger, task: Task) -> None:
     task.node.tasks[task] = None
-    self.touched.append(task.node.row)
+    self.dirty.append(task.node.row)
 
 
 def _release_nothing(self: Ledger, task: Task) -> None:
     del task.node.tasks[task]
-    self.touched.append(task.node.row)
+    self.dirty.append(task.node.row)
     self.recount(task.node)
 
 
