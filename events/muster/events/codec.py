@@ -1,8 +1,9 @@
 """From bytes to events and back: the one canonical encoder, and decoders that say what is wrong.
 
-Two ways in. `decode_input` and `decode_report` are for what comes from outside: they refuse unknown fields, duplicate keys,
-anything beyond a bound, with one sentence that names the field (`muster.events.edge`). `decode_entry` is for what stands in
-the log already (`muster.events.entries`). Records are put together and taken apart here.
+Two ways in. `decode_input` (`decode_inputs` for many) and `decode_report` are for what comes from outside: they refuse
+unknown fields, duplicate keys, anything beyond a bound, with one sentence that names the field (`muster.events.edge`).
+`decode_entry` is for what stands in the log already (`muster.events.entries`). Records are put together and taken apart
+here.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ __all__ = [
     "decode_entry",
     "decode_envelope",
     "decode_input",
+    "decode_inputs",
     "decode_report",
     "digest",
     "encode",
@@ -35,7 +37,9 @@ __all__ = [
 _entries = Entries(KINDS, VERSIONS)
 encode_entry = _entries.encode
 decode_entry = _entries.decode
-decode_input = Edge(_entries, INPUTS).decode_input
+_edge = Edge(_entries, INPUTS)
+decode_input = _edge.decode_input
+decode_inputs = _edge.decode_inputs
 
 decode_envelope = msgspec.json.Decoder(Envelope).decode
 """A record without its entries decoded. Raises one of `muster.events.entries.BAD_BYTES` if it is no record."""

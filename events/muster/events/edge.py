@@ -6,17 +6,17 @@ say. Whatever the bytes are, the answer is an input or `Malformed`; which of the
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 
 from muster.events.base import BODY_MAX_BYTES, ENVIRONMENT_MAX_BYTES, JOB_PATTERN, NAME_PATTERN, Event
-from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submission, encode
+from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submission, encode, encode_lines
 from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
-from muster.events.patterns import Check, Texts, checker
+from muster.events.patterns import Check, Texts, checker, patterned
 
 REPORT_MAX_BYTES = 4 * 1024 * 1024
 """The largest report of a node."""
@@ -50,7 +50,21 @@ class Edge:
         self._check_run = checker(JobRun)
         self._tails: dict[bytes, tuple[JobRequest, JobRun]] = {}
         self._names = Texts(NAME_PATTERN)
-        self._is_job = re.compile(JOB_PATTERN.removeprefix("^").removesuffix("$")).fullmatch  # nearly every key is new
+        job = JOB_PATTERN.removeprefix("^").removesuffix("$")
+        self._is_job = re.compile(job).fullmatch  # nearly every key is new
+        self._are_jobs = re.compile(f"(?:{job}\n)*").fullmatch
+        name = NAME_PATTERN.removeprefix("^").removesuffix("$")
+        self._are_names = re.compile(f"(?:{name}\n)*").fullmatch
+        self._keyed: dict[type, None] = {
+            cls: None for kind in inputs if patterned(cls := entries.kinds[kind]) == {"job": JOB_PATTERN}
+        }
+        self._keyed[entries.head] = None
+        """Events about a job in which nothing else has to be checked; and the heads of submissions."""
+
+    def decode_inputs(self, messages: Sequence[bytes]) -> list[tuple[Event, bytes] | Malformed]:
+        """Many inputs at once: for each message what `decode_input` returns, or what it raises."""
+        found = self._decode_usual(messages)
+        return found if found is not None else [self._decode_either(data) for data in messages]
 
     def decode_input(self, data: bytes) -> tuple[Event, bytes]:
         """An input from outside, `[kind,version,body]`, and its canonical bytes.
@@ -59,13 +73,95 @@ class Edge:
             Malformed: what is wrong, naming the field.
         """
         if data.startswith(_SUBMITTED) and len(data) <= BODY_MAX_BYTES:
-            split = data.find(_SPLIT, len(_SUBMITTED))
-            parts = self._tails.get(data[split:])
+            head, _, tail = data.partition(_SPLIT)
+            parts = self._tails.get(tail)
             if parts is not None:
-                event = self._submitted_again(data[:split] + b"}]", *parts)
+                event = self._submitted_again(head + b"}]", *parts)
                 if event is not None:
                     return event, data
         return self._decode(data)
+
+    def _decode_either(self, data: bytes) -> tuple[Event, bytes] | Malformed:
+        try:
+            return self.decode_input(data)
+        except Malformed as error:
+            return error
+
+    def _decode_usual(self, messages: Sequence[bytes]) -> list[tuple[Event, bytes] | Malformed] | None:
+        """The inputs, if all messages are canonical and of the newest version and right; else None.
+
+        Each message is a line, without what it shares with a submission that was taken (see `_submitted_again`). If the
+        lines, encoded again, are the same bytes, and there are as many entries as messages, then each message is the
+        encoding of its entry: a canonical encoding holds no new line, so there is none inside a message either, and both
+        sides fall apart into the same lines. And an encoding being a whole JSON array, of which no beginning is one, what
+        was read at its place was read from it alone.
+        """
+        if not messages or max(map(len, messages)) > BODY_MAX_BYTES:
+            return None
+        tails = self._tails
+        lines: list[bytes] = []
+        shared: list[tuple[int, tuple[JobRequest, JobRun]]] = []
+        alone: list[tuple[int, tuple[Event, bytes] | Malformed]] = []
+        for data in messages:
+            if data.startswith(_SUBMITTED):
+                head, _, tail = data.partition(_SPLIT)
+                parts = tails.get(tail)
+                if parts is None:
+                    alone.append((len(lines) + len(alone), self._decode_either(data)))
+                else:
+                    shared.append((len(lines), parts))
+                    lines.append(head + b"}]")
+            else:
+                lines.append(data)
+        lines.append(b"")
+        joined = b"\n".join(lines)
+        try:
+            entries = self._entries.lines(joined)
+        except BAD_BYTES:
+            return None
+        if len(entries) + 1 != len(lines) or encode_lines(entries) != joined:
+            return None
+        events = [entry.body for entry in entries]
+        if not self._are_right(events, [events[at] for at, _ in shared]):
+            return None
+        for at, (request, run) in shared:
+            body = events[at]
+            events[at] = JobSubmitted(
+                job=body.job,
+                name=body.name,
+                user=body.user,
+                queue=body.queue,
+                submitted_us=body.submitted_us,
+                request=request,
+                run=run,
+            )
+        if not alone:
+            return list(zip(events, messages, strict=True))
+        at_line = iter(events)
+        decided = dict(alone)
+        return [decided[at] if at in decided else (next(at_line), data) for at, data in enumerate(messages)]
+
+    def _are_right(self, events: list[Any], heads: list[Any]) -> bool:
+        """Whether all these hold what their types cannot check. `heads` are those of submissions among them."""
+        keyed = self._keyed
+        others = [kind for kind in dict.fromkeys(map(type, events)) if kind not in keyed]
+        about = events
+        if others:
+            about = [event for event in events if type(event) in keyed]
+            if any(kind not in self._checks for kind in others):
+                return False
+            try:
+                for event in events:
+                    if type(event) not in keyed:
+                        self._check(event)
+            except Malformed:
+                return False
+        if not _fit(self._are_jobs, [event.job for event in about]):
+            return False
+        if not heads:
+            return True
+        few = [*dict.fromkeys([head.user for head in heads]), *dict.fromkeys([head.queue for head in heads])]
+        return _fit(self._are_names, [head.name for head in heads] + few)
 
     def _decode(self, data: bytes) -> tuple[Event, bytes]:
         if len(data) > BODY_MAX_BYTES:
@@ -133,7 +229,7 @@ class Edge:
         if not run.checked:
             _accept(run, "run", self._check_run, check_run)
         if request.canonical and run.canonical and encode(entry) == data:
-            tail = data[data.find(_SPLIT, len(_SUBMITTED)) :]
+            tail = data.partition(_SPLIT)[2]
             if len(tail) <= TAIL_MAX_BYTES:
                 if len(self._tails) >= TAILS_MAX:
                     self._tails.clear()
@@ -291,6 +387,12 @@ def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(text: str) -> NoReturn:
     raise Malformed(f"{text} is no value")
+
+
+def _fit(match: Callable[[str], object], texts: list[str]) -> bool:
+    """Whether each text matches, where `match` takes texts as lines: none of them then holds a new line."""
+    joined = "\n".join([*texts, ""])
+    return joined.count("\n") == len(texts) and match(joined) is not None
 
 
 def _accept(shared: Shared, name: str, patterns: Check | None, rules: Callable[[Any], None]) -> None:

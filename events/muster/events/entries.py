@@ -17,8 +17,11 @@ from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.operations import EntryQuarantined
 from muster.events.upcast import STEPS, Body, upcast
 
-encode = msgspec.json.Encoder(order="deterministic").encode
+_encoder = msgspec.json.Encoder(order="deterministic")
+encode = _encoder.encode
 """The canonical encoding: fields in the order of the class, keys of mappings sorted, no white space."""
+encode_lines = _encoder.encode_lines
+"""The canonical encoding of each, and a new line after it."""
 
 BAD_BYTES = (msgspec.DecodeError, ValueError, RecursionError)
 """What msgspec raises on bytes that it cannot decode; `UnicodeDecodeError` is a `ValueError`."""
@@ -128,12 +131,17 @@ class Entries:
         self._tags = {cls: (kind, versions[kind]) for kind, cls in kinds.items()}
         self._bodies = {kind: msgspec.json.Decoder(cls).decode for kind, cls in kinds.items()}
         self._raw = msgspec.json.Decoder(RawEntry).decode
-        forms = _newest_forms(kinds, versions)
+        forms = _newest_forms(kinds, versions, _Whole)
         self._newest: Callable[[bytes | msgspec.Raw], Any] = msgspec.json.Decoder(forms).decode
         self.submission_head: Callable[[bytes], Any] = msgspec.json.Decoder(
             _form("JobSubmitted", versions["JobSubmitted"], _Head)
         ).decode
         """A submission without its parts, as a structure that `encode` writes canonically; raises one of `BAD_BYTES`."""
+        self.head: type[msgspec.Struct] = _Head
+        """What `lines` makes of a submission."""
+        self.lines: Callable[[bytes], list[Any]] = msgspec.json.Decoder(_newest_forms(kinds, versions, _Head)).decode_lines
+        """Entries of newest version one after another, submissions without their parts, as structures that `encode_lines`
+        writes canonically; raises one of `BAD_BYTES`."""
         self._all_newest: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list.__class_getitem__(forms)).decode
 
     def encode(self, event: Event) -> bytes:
@@ -269,7 +277,7 @@ def _form(kind: str, version: int, body: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"{kind}Entry", fields, tag=kind, array_like=True, frozen=True, forbid_unknown_fields=True)
 
 
-def _newest_forms(kinds: Mapping[str, type[Event]], versions: Mapping[str, int]) -> Any:
+def _newest_forms(kinds: Mapping[str, type[Event]], versions: Mapping[str, int], submission: type[msgspec.Struct]) -> Any:
     """The union of all entries of newest version, one array-like structure a kind, told apart by its first element."""
-    forms = [_form(kind, versions[kind], _Whole if cls is JobSubmitted else cls) for kind, cls in kinds.items()]
+    forms = [_form(kind, versions[kind], submission if cls is JobSubmitted else cls) for kind, cls in kinds.items()]
     return Union[tuple(forms)]  # noqa: UP007 - built from a list

@@ -21,6 +21,18 @@ def checker(kind: type[msgspec.Struct]) -> Check | None:
     return _checker(msgspec.inspect.type_info(kind), {})
 
 
+def patterned(kind: type[msgspec.Struct]) -> dict[str, str] | None:
+    """The pattern of each patterned field of `kind`; None where a field holds patterned text deeper inside."""
+    found: dict[str, str] = {}
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        pattern = (getattr(field.type, "extra_json_schema", None) or {}).get("pattern")
+        if pattern is not None:
+            found[field.name] = pattern
+        elif _checker(field.type, {}) is not None:
+            return None
+    return found
+
+
 class Texts:
     """The texts that match a pattern as a whole."""
 

@@ -80,8 +80,7 @@ class Cell:
         if self.on_cycle is not None:
             self.on_cycle(True)
         begun = self.clock()
-        for message in messages:
-            core.offer(message)
+        core.offer_all(messages)
         data = core.cycle(self.at_us)
         if data is not None:
             if self._keep:

@@ -5,7 +5,7 @@ made is nothing yet: it has to be appended, read from the log again, admitted, a
 further record is made.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
@@ -105,6 +105,15 @@ class Core:
             UnknownSource: its topic brings no inputs.
         """
         self.recorder.offer(self.engine.state, message)
+
+    def offer_all(self, messages: Iterable[Message]) -> None:
+        """Offer one message after another.
+
+        Raises:
+            BufferFull: there was no room for one of them; `ahead` and `positions` say where to read on.
+            UnknownSource: a topic brings no inputs.
+        """
+        self.recorder.offer_all(self.engine.state, messages)
 
     def cycle(self, at_us: int, unread: Collection[str] = (), *, take: int = MESSAGES_MAX, beat: bool = True) -> bytes | None:
         """The next record to append, or None when there is nothing to say and nothing is due.

@@ -5,7 +5,7 @@ read; what lies below it was taken and is dropped when it comes again.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -94,6 +94,37 @@ class Buffer:
         self._bytes = size
         self.ahead[source] = offset + 1
 
+    def add_all(self, messages: Iterable[Message], position: Callable[[str], int]) -> None:
+        """Keep each message that is not below its source's position; see `add`. What stands before one that raises is kept."""
+        held = self._messages
+        ahead = self.ahead
+        keep = held.append
+        source = ""
+        least = 0
+        nodes = False
+        for message in messages:
+            if message.source != source:
+                source = message.source
+                least = position(source)
+                nodes = source.partition("/")[0] == NODES
+                if source not in self.topics:
+                    if message.offset >= least:
+                        self.add(message)
+                    source = ""
+                    continue
+                least = max(least, ahead.get(source, 0))
+            offset = message.offset
+            if offset < least:
+                continue
+            size = self._bytes + len(message.data)
+            if (size > self.max_bytes or len(held) >= self.max_messages) and held:
+                raise BufferFull(f"the buffer holds {len(held)} messages of {self._bytes} bytes; {source} has to wait")
+            if nodes:
+                self._reports += 1
+            keep(message)
+            self._bytes = size
+            ahead[source] = least = offset + 1
+
     def first(self) -> Message | None:
         """The next message to take."""
         return self._messages[0] if self._messages else None
@@ -107,6 +138,10 @@ class Buffer:
         messages = self._messages
         topics = self.topics
         size = reports = 0
+        if count == len(messages):
+            messages.clear()
+            self._bytes = self._reports = 0
+            return
         for _ in range(count):
             message = messages.popleft()
             size += len(message.data)

@@ -7,15 +7,16 @@ Positions move by exactly what was taken, in the cycle that holds what was made 
 It reads no clock, and decides nothing.
 """
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
 from muster.cluster.state import State
 from muster.engine.policies import unknown
 from muster.events.base import Event
-from muster.events.codec import Malformed, decode_input, decode_report, digest, encode_entry
+from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.nodes import (
     DeviceHealthChanged,
@@ -71,6 +72,18 @@ TAKEN: Final[dict[str, tuple[type[Event], ...]]] = {
 }
 """Which inputs each topic may bring. A beat or a refusal comes from the recorder alone."""
 
+TAKEN_AS_THEY_ARE: Final[dict[str, dict[type[Event], None]]] = {
+    topic: {kind: None for kind in (TaskReady, TaskStarted, TaskExited, TaskMissing) if kind in kinds}
+    for topic, kinds in TAKEN.items()
+}
+"""Those of them in which the recorder looks for nothing: the events of a job's tasks."""
+
+BATCH: Final = 512
+"""So many messages are decoded at once: more than fit into the cycle are decoded in vain."""
+
+Entry = tuple[Event, bytes]
+"""An input and its canonical bytes."""
+
 
 class Recorded(msgspec.Struct):
     """The inputs of one cycle so far, and their canonical bytes."""
@@ -84,6 +97,37 @@ class Recorded(msgspec.Struct):
         self.inputs.append(event)
         self.encoded.append(data)
         self.size += len(data) + 1
+
+
+class Young:
+    """Tells at a glance ids that `_check_age` does not refuse, which are nearly all."""
+
+    __slots__ = ("_first", "_last", "_too_old_us", "_until_us")
+
+    def __init__(self, too_old_us: int) -> None:
+        self._too_old_us = too_old_us
+        self._until_us = -1
+        self._first = self._last = ""
+
+    def surely(self, message: Message) -> bool:
+        """Whether the job that is the message's key is not too old; False where this has to be looked at.
+
+        An id between two UUIDv7 with the same first digits has these too, so it is ordered by its other digits as they are
+        by their instants, whatever letters stand among them; but `int` would leave out an underscore.
+        """
+        if message.appended_us > self._until_us:
+            self._set(message.appended_us)
+        key = message.key
+        return self._first <= key < self._last and "_" not in key
+
+    def _set(self, appended_us: int) -> None:
+        """For the next minute: a message that was appended before it may have older ids."""
+        self._until_us = appended_us + 60_000_000
+        oldest_ms = max(0, -((self._too_old_us - self._until_us) // 1000))
+        self._first = _digits(oldest_ms)
+        self._last = _digits(self._until_us // 1000 + 1)
+        if self._first[:2] != self._last[:2] or len(self._last) != 13:
+            self._last = self._first
 
 
 class Recorder:
@@ -109,6 +153,12 @@ class Recorder:
         """
         if message.offset >= self.position(state, message.source):
             self.buffer.add(message)
+
+    def offer_all(self, state: State, messages: Iterable[Message]) -> None:
+        """Offer one message after another; see `offer`."""
+        moved = self.moved
+        positions = state.positions
+        self.buffer.add_all(messages, lambda source: moved[source] if source in moved else positions.get(source, 0))
 
     def position(self, state: State, source: str) -> int:
         """The next offset to take of a source."""
@@ -143,28 +193,106 @@ class Recorder:
             room = max(1, room - 1)
             bytes_max -= 64 + 8 * len(state.nodes)
         buffer = self.buffer
-        moved = self.moved
         inputs = recorded.inputs
+        upcoming = buffer.upcoming(take)
         taken = 0
-        for message in buffer.upcoming(take):
-            if len(inputs) >= room:
+        while len(inputs) < room and (batch := list(islice(upcoming, min(BATCH, room - len(inputs))))):
+            done = self._take_all(state, batch, recorded, room, bytes_max)
+            taken += done
+            if done < len(batch):
                 break
-            source = message.source
-            position = moved.get(source)
-            if position is None:
-                position = state.positions.get(source, 0)
-            if message.offset >= position:
-                if not self._take(state, message, recorded, room, bytes_max):
-                    break
-                moved[source] = message.offset + 1
-            taken += 1
         buffer.drop(taken)
         if beat and not buffer.reports and len(inputs) < state.policy.inputs_max:
             self._beat(state, unread, recorded)
             self.beats.start(at_us)
         return recorded
 
-    def _take(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
+    def _take_all(self, state: State, batch: Sequence[Message], recorded: Recorded, room: int, bytes_max: int) -> int:
+        """Make inputs of messages. Returns how many were taken: the next one, or a part of it, stays for the next cycle.
+
+        What is usual is taken right here, everything else by `_take_slowly`.
+        """
+        moved = self.moved
+        inputs, encoded = recorded.inputs, recorded.encoded
+        jobs, submitted = state.jobs, self._submitted
+        young = Young(state.policy.too_old_us)
+        source = ""
+        position = taken = 0  # `position` is 0 until one of this source was taken
+        usual: dict[type[Event], None] = {}
+        from_jobs = False
+        for message, entry in zip(batch, self._decode(state, batch), strict=True):
+            if len(inputs) >= room:
+                break
+            if message.source != source:
+                if position:
+                    moved[source] = position
+                source = message.source
+                position = 0
+                topic = self.buffer.topics[source]
+                usual = TAKEN_AS_THEY_ARE[topic]
+                from_jobs = topic == JOBS
+            if type(entry) is tuple:
+                event: Any = entry[0]
+                data = entry[1]
+                kind = type(event)
+                new = kind in usual
+                if not new and kind is JobSubmitted and from_jobs and message.key == event.job and young.surely(message):
+                    new = message.key not in jobs and message.key not in submitted
+                    if not new:
+                        position = message.offset + 1
+                        taken += 1
+                        continue
+                    submitted[message.key] = None
+                if new:
+                    size = recorded.size + len(data)
+                    if size > bytes_max and inputs:
+                        break
+                    inputs.append(event)
+                    encoded.append(data)
+                    recorded.size = size + 1
+                    position = message.offset + 1
+                    taken += 1
+                    continue
+            if entry is not None or message.offset >= self.position(state, source):
+                if not self._take_slowly(state, message, entry, recorded, room, bytes_max):
+                    break
+                position = message.offset + 1
+            taken += 1
+        if position:
+            moved[source] = position
+        return taken
+
+    def _decode(self, state: State, batch: Sequence[Message]) -> Sequence[Entry | Malformed | None]:
+        """Each message decoded; None where it was taken before, must not be looked into, or is a report."""
+        topics = self.buffer.topics
+        refused = self.refused
+        source = ""
+        position = 0
+        nodes = False
+        entries: list[bytes] = []
+        others: list[int] = []
+        for message in batch:
+            if message.source != source:
+                source = message.source
+                position = self.position(state, source)
+                nodes = topics[source] == NODES
+            data = message.data
+            if (
+                message.offset < position
+                or (nodes and not data.startswith(b"["))
+                or (refused and (source, message.offset) in refused)
+            ):
+                others.append(len(entries) + len(others))
+            else:
+                entries.append(data)
+        decoded: list[Entry | Malformed | None] = [*decode_inputs(entries)]
+        for at in others:
+            decoded.insert(at, None)
+        return decoded
+
+    def _take_slowly(
+        self, state: State, message: Message, entry: Entry | Malformed | None, recorded: Recorded, room: int, bytes_max: int
+    ) -> bool:
         """Make inputs of a message. False: it, or a part of it, stays for the next cycle."""
         topic = self.buffer.topics[message.source]
         if self.refused and self.refused.pop((message.source, message.offset), "") == digest(message.data):
@@ -174,7 +302,9 @@ class Recorder:
         try:
             if topic == NODES and not message.data.startswith(b"["):
                 return self._report(state, message, recorded, room, bytes_max)
-            event, data = decode_input(message.data)
+            if isinstance(entry, Malformed):
+                raise entry
+            event, data = entry if entry is not None else decode_input(message.data)
             if type(event) not in TAKEN[topic]:
                 raise Malformed(f"{type(event).__name__} does not come by {topic}")
             if isinstance(event, JobSubmitted):
@@ -292,6 +422,12 @@ def _check_age(job: str, appended_us: int, too_old_us: int) -> None:
             raise Malformed(
                 f"job: the id was {age_us // 1_000_000} s old when it arrived; at most {too_old_us // 1_000_000} s are taken"
             )
+
+
+def _digits(at_ms: int) -> str:
+    """The beginning of a UUIDv7 that is made at this instant."""
+    digits = f"{at_ms:012x}"
+    return f"{digits[:-4]}-{digits[-4:]}"
 
 
 def _first(events: list[Event], encoded: list[bytes], room: int, bytes_max: int) -> tuple[list[Event], list[bytes]]:
