@@ -77,7 +77,11 @@ class Scheduler:
         deaths: Deaths | None = None,
         exit: Callable[[int], NoReturn] = os._exit,
         nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        admitted: Callable[[Admitted, int], None] | None = None,
     ) -> None:
+        """`admitted` is told of each record that was read, admitted and folded, and of its position in the log: what is
+        told there may be acted on. It must neither fail nor take long.
+        """
         self.core = recovered.core
         self.log = log
         self.inbox = inbox
@@ -87,6 +91,7 @@ class Scheduler:
         self.deaths = deaths if deaths is not None else Deaths(None, self.core.positions)
         self._exit = exit
         self._nonce = nonce
+        self._admitted = admitted
         self._position = recovered.position
         self._head_position = recovered.head_position
         self._stopping = False
@@ -167,7 +172,7 @@ class Scheduler:
         core = self.core
         drained = self._fill()
         unread: frozenset[str] = frozenset()
-        if core.beat_due(self._now_us()):
+        if core.beat_due(self.now_us()):
             unread = await self.inbox.catch_up()
             drained = self._fill()
         data = self._make(unread, drained)
@@ -203,13 +208,13 @@ class Scheduler:
         taken = core.taken()
         if not deaths.careful(taken):
             deaths.enter(taken, core.ahead())
-            data = core.cycle(self._now_us(), unread, take=MESSAGES_MAX, beat=drained)
+            data = core.cycle(self.now_us(), unread, take=MESSAGES_MAX, beat=drained)
         else:
             deaths.enter(taken, core.ahead())
-            data = core.cycle(self._now_us(), unread, take=0, beat=drained)
+            data = core.cycle(self.now_us(), unread, take=0, beat=drained)
             if data is None:
                 deaths.enter(taken, core.ahead(), core.first())
-                data = core.cycle(self._now_us(), unread, take=1, beat=drained)
+                data = core.cycle(self.now_us(), unread, take=1, beat=drained)
         deaths.leave()
         return data
 
@@ -224,7 +229,8 @@ class Scheduler:
             inbox.pop()
         return True
 
-    def _now_us(self) -> int:
+    def now_us(self) -> int:
+        """Log time now, as a leader counts it."""
         return max(self.core.state.at_us, self._anchor.now_us(self.clock.monotonic_us()))
 
     # The log
@@ -259,6 +265,8 @@ class Scheduler:
         if isinstance(verdict, Admitted):
             self._head_position = record.position
             self._watch.record(verdict.envelope.at_us, self.clock.monotonic_us(), live=self._at_tail)
+            if self._admitted is not None:
+                self._admitted(verdict, record.position)
         elif isinstance(verdict, Halt):
             raise LogHalted(record.position, core.head.number, verdict.reason)
 
