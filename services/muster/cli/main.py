@@ -28,9 +28,11 @@ COMMANDS = {
     "log": "muster.cli.log",
     "at": "muster.cli.at",
     "explain": "muster.cli.explain",
+    "convert": "muster.cli.convert",
+    "agent": "muster.cli.agent",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench")
+GROUPS = ("simulate", "scenario", "bench", "agent")
 """Commands that have commands of their own."""
 
 

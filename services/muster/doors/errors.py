@@ -1,0 +1,34 @@
+"""How doors speak: an error stops the file, a notice names what is not honoured. Both are one sentence with a place."""
+
+import msgspec
+
+QUOTED_MAX = 120
+
+
+class DoorError(Exception):
+    """The file is wrong: `FILE:LINE: KEY ...`, one sentence that says what would be right."""
+
+    def __init__(self, file: str, line: int, key: str, sentence: str) -> None:
+        super().__init__(f"{file}:{line}: {key} {sentence}")
+        self.file = file
+        self.line = line
+        self.key = key
+        self.sentence = sentence
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in the file that Muster does not do; the job is submitted without it."""
+
+    file: str
+    line: int
+    key: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.key} {self.sentence}"
+
+
+def quoted(text: object) -> str:
+    """A value as a sentence quotes it: never longer than a line, and without control characters."""
+    shown = repr(text)
+    return shown if len(shown) <= QUOTED_MAX else shown[: QUOTED_MAX - 3] + "..."
