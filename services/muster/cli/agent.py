@@ -1,0 +1,177 @@
+"""`muster agent`: the agent of one node, and faults of simulated devices. What an agent does: `muster.agent.agent`."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.parse
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.output import OK, UNREADABLE, Failure, console
+
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="The agent's data folder; else one of the node's in the user's data folder."),
+]
+Node = Annotated[str, typer.Option("--node", metavar="NAME", help="The node's name; else this machine's.")]
+
+
+@app.callback()
+def agent(
+    context: typer.Context,
+    gateway: Annotated[
+        str, typer.Option("--gateway", metavar="URL", help="Where the gateway listens.")
+    ] = "http://127.0.0.1:8470",
+    node: Node = "",
+    data: Data = None,
+    devices: Annotated[
+        str,
+        typer.Option("--devices", metavar="8xH100-80GB", help="Simulated devices, and a node of the size that goes with them."),
+    ] = "",
+    runtime: Annotated[str, typer.Option("--runtime", help="How commands are run: process, or container.")] = "process",
+    cpus: Annotated[int, typer.Option("--cpus", help="Say that the node has so many processors.", min=0)] = 0,
+    memory_mib: Annotated[int, typer.Option("--memory-mib", help="Say that the node has so much memory.", min=0)] = 0,
+    address: Annotated[str, typer.Option("--address", help="Where other nodes reach this one; else found by asking.")] = "",
+    label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the node.")] = None,
+    output_max_mib: Annotated[
+        int, typer.Option("--output-max-mib", help="So much is kept of each output of a task.", min=1)
+    ] = 1024,
+) -> int:
+    """Run the node's tasks, until stopped. What runs then goes on, and an agent started again finds it.
+
+    A token, where the gateway wants one, is read from MUSTER_TOKEN.
+
+    Exit status: 0 told to stop; 2 the command makes no sense; 3 the data folder cannot be used, or another agent uses it.
+
+    Example: muster agent --gateway http://10.0.0.1:8470 --node gpu-17 --data /var/lib/muster
+
+    Example: muster agent --devices 8xH100-80GB
+    """
+    if context.invoked_subcommand is not None:
+        return OK
+    from muster.agent.agent import Agent, Options
+    from muster.agent.home import HomeTaken
+    from muster.agent.inventory import BadDevices
+    from muster.agent.runtimes import UnknownRuntime, load
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="agent: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    name = node or own_name()
+    options = Options(
+        gateway=gateway.rstrip("/"),
+        node=name,
+        data=data or default_data(name),
+        devices=devices,
+        cpu_milli=1000 * cpus,
+        memory_mib=memory_mib,
+        address=address or own_address(gateway),
+        token=os.environ.get("MUSTER_TOKEN", ""),
+        labels=dict(_label(text) for text in label or ()),
+        output_max_bytes=output_max_mib << 20,
+    )
+    try:
+        plugin = load(runtime)
+        if problem := plugin.check():
+            raise Failure(f"the {runtime} runtime cannot be used here: {problem}")
+        body = Agent(options, plugin)
+    except (UnknownRuntime, BadDevices) as error:
+        raise Failure(str(error)) from error
+    except HomeTaken as error:
+        raise Failure(str(error), UNREADABLE) from error
+    except OSError as error:
+        raise Failure(f"the data folder {options.data} cannot be used: {error.strerror or error}", UNREADABLE) from error
+
+    async def live() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await body.run(stop)
+
+    asyncio.run(live())
+    return OK
+
+
+@app.command("break")
+def break_device(
+    gpu: Annotated[str, typer.Argument(help="The device: its number on the node, or its uuid.", show_default=False)],
+    data: Data = None,
+    node: Node = "",
+    reason: Annotated[str, typer.Option("--reason", help="What is said to have happened.")] = "broken by hand",
+    degraded: Annotated[bool, typer.Option("--degraded", help="It still works, but not well.")] = False,
+) -> int:
+    """Say that a simulated device has failed. Its agent reports it at once.
+
+    Example: muster agent break 3 --data /tmp/muster/agent-0
+    """
+    _set_health(gpu, data, node, "degraded" if degraded else "failed", reason)
+    return OK
+
+
+@app.command("mend")
+def mend_device(
+    gpu: Annotated[str, typer.Argument(help="The device: its number on the node, or its uuid.", show_default=False)],
+    data: Data = None,
+    node: Node = "",
+) -> int:
+    """Say that a simulated device is healthy again.
+
+    Example: muster agent mend 3 --data /tmp/muster/agent-0
+    """
+    _set_health(gpu, data, node, "healthy", "")
+    return OK
+
+
+def own_name() -> str:
+    """This machine's name, as far as a node may be called so."""
+    return re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())[:63].strip("-.") or "node"
+
+
+def own_address(gateway: str) -> str:
+    """The address that this machine has towards the gateway; no packet is sent to find it."""
+    place = urllib.parse.urlsplit(gateway)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((place.hostname or "127.0.0.1", place.port or 80))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def default_data(node: str) -> Path:
+    """The folder of the node's agent in the user's data folder."""
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "muster" / f"agent-{node}"
+
+
+def _set_health(gpu: str, data: Path | None, node: str, health: str, reason: str) -> None:
+    from muster.agent.home import write_fault
+    from muster.agent.inventory import device_uuid
+    from muster.agent.slots import poke
+
+    folder = data or default_data(node or own_name())
+    try:
+        uid = (folder / "uid").read_text().strip()
+    except OSError as error:
+        raise Failure(f"{folder} is not the data folder of an agent", UNREADABLE) from error
+    uuid = device_uuid(uid, int(gpu)) if gpu.isdigit() else gpu
+    try:
+        write_fault(folder, uuid, health, reason)  # type: ignore[arg-type]  # one of the three
+    except OSError as error:
+        raise Failure(f"{folder} cannot be written: {error.strerror}", UNREADABLE) from error
+    heard = poke(str(folder / "poke"), b"\n")
+    console.print(f"{uuid} is {health}" + ("" if heard else "; no agent runs there that would say so now"), highlight=False)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise Failure(f"the label {text} is not KEY=VALUE")
+    return key, value
