@@ -120,6 +120,8 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Only a durable report moves the lease."""
     known: bool = True
     """False asks for what the node has in the next report."""
+    warning: str = ""
+    """For whoever looks after the node: another agent claims its name."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
