@@ -18,6 +18,7 @@ from muster.events.codec import UnknownKind
 from muster.log.errors import OperatingError
 
 COMMANDS = {
+    "up": "muster.cli.up",
     "simulate": "muster.cli.simulate",
     "scenario": "muster.cli.scenario",
     "soak": "muster.cli.soak",
@@ -30,9 +31,10 @@ COMMANDS = {
     "explain": "muster.cli.explain",
     "convert": "muster.cli.convert",
     "agent": "muster.cli.agent",
+    "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "agent")
+GROUPS = ("simulate", "scenario", "bench", "agent", "token")
 """Commands that have commands of their own."""
 
 

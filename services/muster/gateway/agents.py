@@ -1,0 +1,124 @@
+"""Agents over HTTP: reports, assignments, output. The types are `muster.agent.protocol`'s."""
+
+import time
+from typing import Annotated, Any, Final
+
+from litestar import Request, Response, get, post
+from litestar.params import Parameter
+
+from muster.agent.protocol import CHUNK_BYTES, POLL_S, AgentAssignment, ReportAnswer
+from muster.cluster.state import State
+from muster.events.codec import Malformed, decode_report
+from muster.events.levels import NodeReport
+from muster.gateway.context import Gateway, answered, of
+from muster.gateway.described import TakingBytes, returns, taking
+from muster.gateway.guard import caller
+from muster.gateway.problems import Refused, malformed
+
+REFUSE_S: Final = 20.0
+"""An agent whose last report is older than this no longer keeps others from its name, once the log agrees."""
+CONTESTED_S: Final = 60.0
+
+Any3 = Request[Any, Any, Any]
+
+
+@post(
+    "/nodes/{name:str}/reports",
+    status_code=202,
+    operation_class=taking(NodeReport),
+    responses=returns(ReportAnswer, 202, 409, 413, 422, 503),
+    summary="Report a node's level",
+)
+async def report(request: Any3, name: str) -> Response[bytes]:
+    """Answered when what is new in it is durable: then the node's tasks may run on for `lease_us` from when it was sent."""
+    caller(request).require_node(name)
+    body = await request.body()
+    try:
+        said = decode_report(body)
+    except Malformed as error:
+        raise malformed(error) from None
+    if said.node != name:
+        raise Refused(422, f"node: the report is of {said.node!r}, and came as one of {name[:64]!r}", field="node")
+    gateway = of(request)
+    await gateway.live.read(lambda state: _claim(gateway, state, said))
+    gateway.heard[name] = (said.uid, time.monotonic())
+    await gateway.intake.report(body, name)
+    return answered(await gateway.live.read(lambda state: _report_answer(gateway, state, said)), 202)
+
+
+@get(
+    "/nodes/{name:str}/assignment",
+    responses=returns(AgentAssignment, 200, 404, 409),
+    summary="Wait for a node's assignment",
+)
+async def assignment(
+    request: Any3,
+    name: str,
+    after: Annotated[int, Parameter(ge=0, le=2**53, description="The cycle of the newest assignment the agent has.")] = 0,
+    uid: str = "",
+    wait: Annotated[float, Parameter(ge=0, le=POLL_S, description="Seconds.")] = POLL_S,
+) -> Response[bytes]:
+    """Answered as soon as the assignment is newer than cycle `after` or output is wanted; 204 when nothing came of it."""
+    caller(request).require_node(name)
+    found = await of(request).polls.poll(name, after, uid, wait)
+    return Response(b"", status_code=204) if found is None else answered(found)
+
+
+@post(
+    "/nodes/{name:str}/output/{wanted:str}",
+    status_code=204,
+    operation_class=TakingBytes,
+    responses=returns(None, 204, 409, 410, 413, 503),
+    summary="Send output that is wanted",
+)
+async def output(
+    request: Any3,
+    name: str,
+    wanted: str,
+    offset: Annotated[int, Parameter(ge=0, le=2**53)] = 0,
+    end: Annotated[bool, Parameter(description="No more will come.")] = False,
+) -> None:
+    """A piece of the output of a task, from its place `offset` on."""
+    caller(request).require_node(name)
+    data = await request.body()
+    if len(data) > CHUNK_BYTES:
+        raise Refused(413, f"the piece has {len(data)} bytes; at most {CHUNK_BYTES} are taken at once")
+    await of(request).outputs.put(name, wanted, data, offset, end)
+
+
+def _claim(gateway: Gateway, state: State, said: NodeReport) -> None:
+    """Refuse an agent whose name another one has that is heard.
+
+    Raises:
+        Refused: 409.
+    """
+    now = time.monotonic()
+    node = state.node(said.node)
+    uid, heard = gateway.heard.get(said.node, ("", 0.0))
+    recent = bool(uid) and now - heard < REFUSE_S
+    if node is not None and node.uid != said.uid and node.liveness == "heard":
+        holder = node.uid
+    elif recent and uid != said.uid:
+        holder = uid
+    else:
+        return
+    gateway.contested[said.node] = (said.uid, now)
+    detail = f"another agent, with uid {holder}, has the name {said.node} and is heard; give this one another name, or stop that"
+    raise Refused(409, detail, field="node")
+
+
+def _report_answer(gateway: Gateway, state: State, said: NodeReport) -> ReportAnswer:
+    node = state.node(said.node)
+    left_us = state.lease_until_us - gateway.live.now_us()
+    rival, when = gateway.contested.get(said.node, ("", 0.0))
+    warning = ""
+    if rival and rival != said.uid and time.monotonic() - when < CONTESTED_S:
+        warning = f"another agent, with uid {rival}, claims the name {said.node} and was refused"
+    return ReportAnswer(
+        lease_us=max(state.policy.lease_us, left_us),
+        known=node is not None and node.uid == said.uid and node.boot == said.boot,
+        warning=warning,
+    )
+
+
+HANDLERS = [report, assignment, output]

@@ -1,0 +1,66 @@
+"""The gateway as an ASGI application: routes, problems, OpenAPI. Everything it knows is given to it."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from litestar import Litestar, Router
+from litestar.config.app import AppConfig
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import ASGIApp
+
+from muster.events.codec import Malformed
+from muster.gateway import agents, cluster, jobs, problems, streams
+from muster.gateway.context import Gateway
+from muster.gateway.described import components
+from muster.gateway.guard import Guard
+from muster.gateway.tokens import Tokens
+
+DESCRIPTION = """Jobs, nodes, queues and the log of one cell. What is answered with 202 is durable. Every read takes `at`, the
+number of a cycle, and then answers as of that cycle. Errors are `application/problem+json`."""
+
+
+def build() -> str:
+    """The version of this build."""
+    try:
+        return version("muster-scheduler")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def litestar(gateway: Gateway | None) -> Litestar:
+    """The application without its guard; without a gateway it only describes itself."""
+    handlers = [*streams.HANDLERS, *jobs.HANDLERS, *agents.HANDLERS, *cluster.HANDLERS]
+    return Litestar(
+        route_handlers=[Router("/v1", route_handlers=handlers)],
+        exception_handlers={
+            problems.Refused: problems.on_refused,
+            Malformed: problems.on_malformed,
+            HTTPException: problems.on_http,
+            Exception: problems.on_failure,
+        },
+        openapi_config=OpenAPIConfig(
+            title="Muster",
+            version=build(),
+            description=DESCRIPTION,
+            path="/v1/schema",
+            components=components(),
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        ),
+        state=State({"gateway": gateway}),
+        request_max_body_size=8 * 1024 * 1024,
+        on_app_init=[_quiet],
+        logging_config=None,
+    )
+
+
+def application(gateway: Gateway, tokens: Tokens, required: bool) -> ASGIApp:
+    """The application as it is served. `required`: whether every request needs a token."""
+    return Guard(litestar(gateway), tokens, required)
+
+
+def _quiet(config: AppConfig) -> AppConfig:
+    """Failures are logged once, by `problems`."""
+    config.debug = False
+    return config

@@ -1,0 +1,60 @@
+"""What goes into the cell: messages put on the scheduler's inbox, acknowledged once their cycle is durable."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from muster.events.base import Event
+from muster.events.codec import encode_entry
+from muster.gateway.problems import Refused
+from muster.scheduler.inbox import QueueInbox
+from muster.scheduler.messages import JOBS, NODES, OPERATIONS, BufferFull
+
+DURABLE_S = 30
+"""So long a request waits for its cycle; then its sender has to ask again."""
+
+
+class Intake:
+    """The way in, in the scheduler's process."""
+
+    def __init__(self, inbox: QueueInbox) -> None:
+        self._inbox = inbox
+
+    async def job(self, data: bytes, job: str) -> None:
+        """Put an entry about a job; returns when what follows from it is durable.
+
+        Raises:
+            Refused: 503, too much waits, or nothing is recorded now.
+        """
+        await self._put(JOBS, data, job)
+
+    async def report(self, data: bytes, node: str) -> None:
+        """Put a node's report. Raises as `job` does."""
+        await self._put(NODES, data, node)
+
+    async def operation(self, event: Event) -> None:
+        """Put what an operator says. Raises as `job` does."""
+        await self._put(OPERATIONS, encode_entry(event), "")
+
+    def begin_job(self, data: bytes, job: str) -> asyncio.Future[None]:
+        """Put an entry about a job without waiting; give what this returns to `durable`. Raises as `job` does."""
+        return self._begin(JOBS, data, job)
+
+    async def durable(self, waiting: Sequence[asyncio.Future[None]]) -> None:
+        """Return when what follows from all these is durable. Raises as `job` does."""
+        try:
+            async with asyncio.timeout(DURABLE_S):
+                for each in waiting:
+                    await each
+        except TimeoutError as error:
+            detail = "it is not recorded yet; ask again, with the same id: nothing is taken twice"
+            raise Refused(503, detail, headers={"Retry-After": "5"}) from error
+
+    async def _put(self, topic: str, data: bytes, key: str) -> None:
+        await self.durable((self._begin(topic, data, key),))
+
+    def _begin(self, topic: str, data: bytes, key: str) -> asyncio.Future[None]:
+        try:
+            return self._inbox.put(f"{topic}/0", data, time.time_ns() // 1000, key)
+        except BufferFull as error:
+            raise Refused(503, str(error), headers={"Retry-After": "1"}) from error

@@ -1,0 +1,267 @@
+"""Jobs over HTTP: submitting, looking, explaining, cancelling, changing priority."""
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.params import Parameter
+
+from muster.cluster.state import State
+from muster.engine.explain import Explanation
+from muster.events.base import InstanceIndex, Priority
+from muster.events.codec import Malformed, decode_input, encode_entry
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.gateway import shown
+from muster.gateway.context import answered, job_of, of, only
+from muster.gateway.described import returns, taking
+from muster.gateway.guard import Caller, caller
+from muster.gateway.history import Question
+from muster.gateway.problems import Refused, malformed
+
+SUBMISSIONS_MAX = 1000
+
+At = Annotated[int, Parameter(query="at", ge=0, le=2**53, description="As it was after this cycle; 0 is now.")]
+JobState = Literal["", "pending", "starting", "running", "stopping", "finished", "failed", "cancelled", "rejected"]
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """The submission is recorded: this job is in the log for good."""
+
+    job: str
+    cycle: int
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one submission."""
+
+    job: str
+    cycle: int = 0
+    state: Literal["recorded", "refused"] = "recorded"
+    reason: str = ""
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """It is recorded, in this cycle or one before it."""
+
+    cycle: int
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to cancel: one instance, or all of the job."""
+
+    instance: InstanceIndex | None = None
+
+
+class NewPriority(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The priority that the job is to have."""
+
+    priority: Priority
+
+
+Any3 = Request[Any, Any, Any]
+
+
+@post(
+    "/jobs",
+    status_code=202,
+    operation_class=taking(JobSubmitted),
+    responses=returns(Submitted, 202, 409, 413, 422, 503),
+    summary="Submit a job",
+)
+async def submit(request: Any3) -> Response[bytes]:
+    """Answered when the submission is durable. The same id again gets the same answer, and is no second job."""
+    who = caller(request)
+    who.require("submit", "operate")
+    submission = await _submit(request, who, await request.body())
+    if submission.state == "refused":
+        raise Refused(422, submission.reason)
+    return answered(Submitted(job=submission.job, cycle=submission.cycle), 202)
+
+
+@post(
+    "/submissions",
+    status_code=202,
+    operation_class=taking(JobSubmitted, many=True),
+    responses=returns(list[Submission], 202, 413, 422, 503),
+    summary="Submit many jobs",
+)
+async def submit_many(request: Any3) -> Response[bytes]:
+    """Each is taken or refused by itself; what is refused here already (422) names the place, and then none is taken."""
+    who = caller(request)
+    who.require("submit", "operate")
+    try:
+        bodies = msgspec.json.decode(await request.body(), type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise Refused(422, f"the body is no list of jobs: {error}") from None
+    if len(bodies) > SUBMISSIONS_MAX:
+        raise Refused(413, f"the list has {len(bodies)} jobs; at most {SUBMISSIONS_MAX} are taken at once")
+    taken: list[tuple[JobSubmitted, bytes]] = []
+    for place, body in enumerate(bodies):
+        try:
+            taken.append(_decode(bytes(body)))
+        except Malformed as error:
+            raise Refused(422, f"[{place}]: {error}", field=f"[{place}]") from None
+    for event, _ in taken:
+        _allow(request, who, event, len(taken))
+    gateway = of(request)
+    waiting = [gateway.intake.begin_job(data, event.job) for event, data in taken]
+    await gateway.intake.durable(waiting)
+    return answered(msgspec.json.encode([await _became(request, who, event.job) for event, _ in taken]), 202)
+
+
+@get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
+async def submission(request: Any3, job: str) -> Response[bytes]:
+    """Whether the submission with this id was recorded, in which cycle, or why it was refused."""
+    who = caller(request)
+    who.require("submit", "operate", "read")
+    return answered(await _became(request, who, job))
+
+
+@get("/jobs", responses=returns(shown.JobList, 200, 404), summary="List jobs")
+async def jobs(
+    request: Any3,
+    phase: Annotated[JobState, Parameter(query="state", description="Only jobs in this state.")] = "",
+    user: str = "",
+    queue: str = "",
+    name: str = "",
+    at: At = 0,
+    limit: Annotated[int, Parameter(ge=1, le=10_000)] = shown.LIMIT,
+    after: Annotated[str, Parameter(description="The id of the last job seen: go on behind it.")] = "",
+) -> Response[bytes]:
+    """Jobs in the order in which they were submitted: those that the cell still knows."""
+    question = Question(
+        at=at,
+        what="jobs",
+        state=phase,
+        user=user,
+        queue=queue,
+        name=name,
+        only=only(caller(request)),
+        limit=limit,
+        after=after,
+    )
+    return answered(await of(request).ask(question))
+
+
+@get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404), summary="Show a job")
+async def job(request: Any3, job: str, at: At = 0) -> Response[bytes]:
+    """A job with its instances and their present attempts."""
+    return answered(await of(request).ask(Question(at=at, what="job", key=job, only=only(caller(request)))))
+
+
+@get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404), summary="Explain a job")
+async def explain(
+    request: Any3, job: str, instance: Annotated[int, Parameter(ge=0, le=100_000)] = 0, at: At = 0
+) -> Response[bytes]:
+    """Why it waits or where it is, worked out from the state, with all numbers."""
+    question = Question(at=at, what="explain", key=job, instance=instance, only=only(caller(request)))
+    return answered(await of(request).ask(question))
+
+
+@post("/jobs/{job:str}/cancel", status_code=202, responses=returns(Accepted, 202, 404, 422, 503), summary="Cancel a job")
+async def cancel(request: Any3, job: str, data: Cancel | None = None) -> Response[bytes]:
+    """Tell the job, or one instance of it, to end. Answered when that is durable."""
+    caller(request).require("submit", "operate")
+    found = await job_of(request, job, change=True)
+    instance = data.instance if data is not None else None
+    if instance is not None and instance >= len(found.instances):
+        raise Refused(422, f"the job has the instances 0 to {len(found.instances) - 1}, not {instance}", field="instance")
+    return await _say(request, JobCancelRequested(job=job, instance=instance, by=caller(request).by))
+
+
+@post("/jobs/{job:str}/priority", status_code=202, responses=returns(Accepted, 202, 404, 422, 503), summary="Change priority")
+async def priority(request: Any3, job: str, data: NewPriority) -> Response[bytes]:
+    """Give the job another priority. Answered when that is durable."""
+    who = caller(request)
+    who.require("submit", "operate")
+    await job_of(request, job, change=True)
+    _allow_priority(who, data.priority, "priority")
+    return await _say(request, JobReprioritised(job=job, priority=data.priority, by=who.by))
+
+
+async def _say(request: Any3, event: JobCancelRequested | JobReprioritised) -> Response[bytes]:
+    gateway = of(request)
+    await gateway.intake.job(encode_entry(event), event.job)
+    return answered(Accepted(cycle=gateway.live.feed.number), 202)
+
+
+async def _submit(request: Any3, who: Caller, body: bytes) -> Submission:
+    try:
+        event, data = _decode(body)
+    except Malformed as error:
+        raise malformed(error) from None
+    _allow(request, who, event, 1)
+    await of(request).intake.job(data, event.job)
+    return await _became(request, who, event.job)
+
+
+def _decode(body: bytes) -> tuple[JobSubmitted, bytes]:
+    """The submission in a body, and its entry.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    body = body.strip()
+    if not body.startswith(b"{"):
+        raise Malformed("the body is no JSON object: a job is one")
+    event, data = decode_input(b'["JobSubmitted",1,' + body + b"]")
+    if not isinstance(event, JobSubmitted):
+        raise Malformed("the body is no job")
+    return event, data
+
+
+def _allow(request: Any3, who: Caller, event: JobSubmitted, count: int) -> None:
+    """Refuse what the token does not allow: another's name, another queue, starving others.
+
+    Raises:
+        Refused: 403, or 429 where the user has too many jobs already.
+    """
+    token = who.token
+    if token is None or token.role != "submit":
+        return
+    if event.user != token.user:
+        raise Refused(403, f"user: this token submits as {token.user}, not as {event.user}", field="user")
+    if token.queues and event.queue not in token.queues:
+        raise Refused(403, f"queue: this token submits to {', '.join(token.queues)}, not to {event.queue}", field="queue")
+    _allow_priority(who, event.request.priority, "request.priority")
+    gateway = of(request)
+    if gateway.live.recorded(event.job) is None:
+        open_jobs = gateway.live.books.open.get(event.user, 0)
+        if open_jobs + count > token.jobs_max:
+            detail = f"{event.user} has {open_jobs} jobs that are not over; this token allows {token.jobs_max}"
+            raise Refused(429, detail, headers={"Retry-After": "60"})
+
+
+def _allow_priority(who: Caller, priority: int, field: str) -> None:
+    token = who.token
+    if token is not None and token.role == "submit" and priority > token.priority_max:
+        raise Refused(403, f"{field}: this token allows priorities up to {token.priority_max}, not {priority}", field=field)
+
+
+async def _became(request: Any3, who: Caller, job: str) -> Submission:
+    """What the log says of a submission.
+
+    Raises:
+        Refused: 404, nothing; 409, the id is another's.
+    """
+    live = of(request).live
+    found = live.recorded(job)
+    if found is None:
+        found = await live.read(lambda state: _recorded(state, job))
+    if found is not None:
+        if not who.sees(found[1]):
+            raise Refused(409, "job: another job has this id; make a new one", field="job")
+        return Submission(job=job, cycle=found[0])
+    refusal = live.books.refused.get(job)
+    if refusal is not None:
+        return Submission(job=job, cycle=refusal.cycle, state="refused", reason=refusal.reason)
+    raise Refused(404, f"no submission {re.sub(r'[^ -~]', '?', job[:64])!r} is known: it never came, or was forgotten long ago")
+
+
+def _recorded(state: State, job: str) -> Any:
+    found = state.jobs.get(job)
+    return None if found is None else (found.place[0], found)
+
+
+HANDLERS = [submit, submit_many, submission, jobs, job, explain, cancel, priority]
