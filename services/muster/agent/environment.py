@@ -13,6 +13,7 @@ import msgspec
 
 from muster.agent.protocol import AgentTask
 from muster.agent.slurm_names import slurm_names
+from muster.doors.names import door_names
 from muster.events.jobs import GroupRequest
 
 INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "TMPDIR")
@@ -54,6 +55,7 @@ def environment(task: AgentTask, place: Place, inherited: dict[str, str] | None 
         names.update(extension(task, place))
     names.update(task.run.environment)
     names.update(binding(task, place))
+    names.update(door_names(task.run.environment, task.rank, task.instance, task.request.array))
     return {name: value for name, value in names.items() if name and "=" not in name and "\0" not in name + value}
 
 

@@ -1,43 +1,81 @@
-"""`muster at LOG CYCLE jobs|nodes|job ID`: the cluster as it was once a cycle was admitted."""
+"""`muster at [LOG] CYCLE jobs|nodes|job ID`: the cluster as it was once a cycle was admitted."""
 
 from collections import Counter
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from muster.cli.find import find_job, find_state
-from muster.cli.output import Cell, Failure, Json, LogPlace, instant, print_json, print_table
+from muster.cli.gateway_client import Where
+from muster.cli.job import job as show_job
+from muster.cli.jobs import jobs as show_jobs
+from muster.cli.nodes import nodes as show_nodes
+from muster.cli.output import Cell, Failure, Json, instant, print_json, print_table
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.nodes import Node
 
 app = typer.Typer(add_completion=False)
 
 
+WHAT = ("jobs", "nodes", "job")
+
+
 @app.command()
 def at(
-    log: LogPlace,
-    cycle: Annotated[int, typer.Argument(metavar="CYCLE", help="Number of the cycle; 0 is the newest.", show_default=False)],
-    what: Annotated[
-        Literal["jobs", "nodes", "job"], typer.Argument(metavar="jobs|nodes|job", help="What to show.", show_default=False)
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[LOG] CYCLE jobs|nodes|job [ID]",
+            help="Number of the cycle (0 is the newest), what to show, and with job: its id, the beginning of it, or its name.",
+            show_default=False,
+        ),
     ],
-    job: Annotated[
-        str, typer.Argument(metavar="[ID]", help="With job: its id, the beginning of it, or its name.", show_default=False)
-    ] = "",
     json: Json = False,
+    gateway: Where = "",
     cell: Cell = None,
 ) -> None:
     """Show the state as it was after a cycle.
 
-    Examples: muster at LOG 120 nodes
+    Exit status: 0; 2 no such cycle or job; 3 the log cannot be read; 4 no gateway answers; 5 not allowed.
+
+    Examples: muster at 120 jobs
+
+    muster at LOG 120 nodes
 
     muster at LOG 0 job train-a --json
     """
-    if (what == "job") != bool(job):
+    asks = words[0].isdigit() and (len(words) < 2 or not words[1].isdigit())
+    cycle, what, job = _read(words if asks else words[1:])
+    if not asks:
+        _show_log(Path(words[0]), cycle, what, job, json, cell)
+    elif what == "jobs":
+        show_jobs(at=cycle, json=json, gateway=gateway)
+    elif what == "nodes":
+        show_nodes(at=cycle, json=json, gateway=gateway)
+    else:
+        show_job(job, at=cycle, json=json, gateway=gateway)
+
+
+def _read(words: list[str]) -> tuple[int, str, str]:
+    """The cycle, what to show, and the job."""
+    if len(words) < 2 or not words[0].isdigit() or len(words[0]) > 16:
+        given = repr(words[0]) if words else "nothing"
+        raise Failure(
+            f"CYCLE and what to show are needed, as in `muster at LOG 120 jobs`; {given} stands where a cycle's number should"
+        )
+    if words[1] not in WHAT:
+        raise Failure(f"{words[1]!r} cannot be shown: {', '.join(WHAT)} can")
+    if (words[1] == "job") != (len(words) == 3):
         raise Failure(
             "`job` needs the id or the name of one"
-            if what == "job"
-            else f"{what!r} takes no further argument, and {job!r} was given"
+            if len(words) == 2
+            else f"{words[1]!r} takes no further argument, and {words[2]!r} was given"
         )
+    return int(words[0]), words[1], words[2] if len(words) > 2 else ""
+
+
+def _show_log(log: Path, cycle: int, what: str, job: str, json: bool, cell: str | None) -> None:
     state = find_state(log, cycle, cell)
     if what == "jobs":
         rows = [job_row(found) for found in sorted(state.jobs.values(), key=lambda found: found.place)]

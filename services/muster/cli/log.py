@@ -1,4 +1,4 @@
-"""`muster log LOG`: the entries of a log, one a line."""
+"""`muster log [LOG]`: the entries of a log, one a line; without LOG as the gateway tells them."""
 
 import sys
 import time
@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from muster.cli.entries import line
-from muster.cli.output import Cell, Failure, Json, LogPlace, instant
+from muster.cli.gateway_client import Gateway, Where
+from muster.cli.output import Cell, Failure, Json, instant, print_json
 from muster.events.codec import decode_entry
 from muster.events.record import Envelope
 from muster.events.registry import DECISIONS, KINDS
@@ -25,18 +26,26 @@ FOLLOW_S = 0.2
 
 @app.command()
 def log(
-    log: LogPlace,
+    log: Annotated[
+        Path | None,
+        typer.Argument(metavar="[LOG]", help="A log: its folder or its file; else the gateway is asked.", show_default=False),
+    ] = None,
     start: Annotated[int, typer.Option("--from", help="Begin at this cycle.", metavar="N")] = 1,
     kinds: Annotated[
         list[str] | None, typer.Option("--type", help="Only entries of this kind; may be repeated.", metavar="T")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on when the end is reached, until interrupted.")] = False,
     json: Json = False,
+    gateway: Where = "",
     cell: Cell = None,
 ) -> None:
     """Print the entries: inputs (<) and decisions (>), by cycle.
 
-    Examples: muster log LOG --type InstanceBound --type InstancePreempted
+    Exit status: 0; 2 no such kind; 3 the log cannot be read; 4 no gateway answers; 5 not allowed.
+
+    Examples: muster log --follow
+
+    muster log LOG --type InstanceBound --type InstancePreempted
 
     muster log LOG --from 100 --follow --json
     """
@@ -45,6 +54,10 @@ def log(
         if kind not in KINDS and kind != "TermStarted":
             raise Failure(f"no entry is of the kind {kind!r}; there are {', '.join([*KINDS, 'TermStarted'])}")
     names: dict[str, str] = {}
+    if log is None:
+        with Gateway(gateway) as source:
+            _print_told(source, wanted, start, follow, json)
+        return
     for envelope in _admitted(log, cell, follow):
         _print(envelope, names, wanted, shown=envelope.number >= start, json=json)
 
@@ -68,6 +81,25 @@ def _admitted(place: Path, cell: str | None, follow: bool) -> Iterator[Envelope]
                     return
                 sys.stdout.flush()
                 time.sleep(FOLLOW_S)
+
+
+def _print_told(source: Gateway, wanted: frozenset[str], start: int, follow: bool, json: bool) -> None:
+    """What the gateway tells, to the last cycle that there is now, or for ever. Jobs that came before have no names."""
+    names: dict[str, str] = {}
+    last = 0 if follow else source.cell().cycle
+    if last and last < start:
+        return
+    for told in source.events(start=start, until=last):
+        if wanted and told.kind not in wanted:
+            continue
+        if json:
+            print_json(told)
+        elif told.kind in KINDS:
+            event = msgspec.json.decode(told.body, type=KINDS[told.kind])
+            print(f"{told.cycle} {instant(told.at_us)} {'>' if told.kind in DECISIONS else '<'} {line(event, names)}")
+        else:
+            print(f"{told.cycle} {instant(told.at_us)} = {told.kind} {bytes(told.body).decode()}")
+        sys.stdout.flush()
 
 
 def _print(envelope: Envelope, names: dict[str, str], wanted: frozenset[str], shown: bool, json: bool) -> None:

@@ -17,7 +17,7 @@ from muster.cluster.check import BrokenInvariant
 from muster.events.codec import UnknownKind
 from muster.log.errors import OperatingError
 
-COMMANDS = {
+COMMANDS = {  # a module; behind a colon what the command is called there, where that is not `app`
     "up": "muster.cli.up",
     "simulate": "muster.cli.simulate",
     "scenario": "muster.cli.scenario",
@@ -26,6 +26,18 @@ COMMANDS = {
     "audit": "muster.cli.audit",
     "verify": "muster.cli.verify",
     "fsck": "muster.cli.fsck",
+    "submit": "muster.cli.submit",
+    "jobs": "muster.cli.jobs",
+    "job": "muster.cli.job",
+    "nodes": "muster.cli.nodes",
+    "logs": "muster.cli.logs",
+    "cancel": "muster.cli.cancel",
+    "cordon": "muster.cli.operations:cordon_app",
+    "uncordon": "muster.cli.operations:uncordon_app",
+    "drain": "muster.cli.operations:drain_app",
+    "fence": "muster.cli.operations:fence_app",
+    "top": "muster.cli.top",
+    "slurm": "muster.cli.slurm",
     "log": "muster.cli.log",
     "at": "muster.cli.at",
     "explain": "muster.cli.explain",
@@ -34,7 +46,7 @@ COMMANDS = {
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "agent", "token")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "agent", "token")
 """Commands that have commands of their own."""
 
 
@@ -43,13 +55,14 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of the table."""
-        return [name for name, module in COMMANDS.items() if importlib.util.find_spec(module)]
+        return [name for name, place in COMMANDS.items() if importlib.util.find_spec(place.partition(":")[0])]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        app: typer.Typer = importlib.import_module(COMMANDS[cmd_name]).app
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        app: typer.Typer = getattr(importlib.import_module(module), attribute or "app")
         command = typer.main.get_group(app) if cmd_name in GROUPS else typer.main.get_command(app)
         command.name = cmd_name
         return command
@@ -57,9 +70,12 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
-    epilog="Exit status: 0 all is well; 1 something wrong was found; 2 the command makes no sense; 3 something cannot be read.",
+    epilog=(
+        "Exit status: 0 all is well; 1 something wrong was found; 2 the command makes no sense; 3 something cannot be read; "
+        "4 no gateway answers; 5 the gateway does not allow it."
+    ),
 )
 
 
@@ -67,7 +83,8 @@ app = typer.Typer(
 def muster() -> None:
     """Muster schedules GPU jobs on a cluster, and writes down everything it knew and everything it decided.
 
-    LOG is the folder of a log, as `muster simulate` and `make demo` write one.
+    LOG is the folder of a log, as `muster simulate` and `make demo` write one. Commands that take none, and those where it
+    may be left out, ask the gateway: MUSTER_GATEWAY, else http://127.0.0.1:8470, with the token of MUSTER_TOKEN.
     """
 
 

@@ -4,10 +4,15 @@ A job whose image has a command of its own here (`images.toml`, looked up when i
 without the image.
 """
 
+import sys
 from pathlib import Path
+from typing import Final
 
 from muster.agent.protocol import AgentTask
 from muster.agent.runtimes import CannotRun, Launch
+from muster.doors.names import DOOR
+
+SLURM: Final = (sys.executable, "-P", "-m", "muster.slurm")
 
 
 class Process:
@@ -30,7 +35,7 @@ class Process:
 
     def launch(self, task: AgentTask, environment: dict[str, str], directory: Path) -> Launch:
         """The command as it is."""
-        return Launch(argv=task.run.command, environment=environment, directory=str(directory))
+        return Launch(argv=_command(task), environment=environment, directory=str(directory))
 
     def cleanup(self, mark: str) -> tuple[tuple[str, ...], ...]:
         """Nothing is left when the processes are gone."""
@@ -38,3 +43,10 @@ class Process:
 
 
 RUNTIME = Process()
+
+
+def _command(task: AgentTask) -> tuple[str, ...]:
+    """The job's command; the first task of a Slurm job runs it with srun at hand, and the others wait for srun."""
+    if task.run.environment.get(DOOR) != "slurm":
+        return task.run.command
+    return (*SLURM, "stepd") if task.rank else (*SLURM, "batch", *task.run.command)

@@ -1,0 +1,72 @@
+"""Where reading commands read: from the gateway, or with `--log` straight from a log, which shows the same."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.find import find_job, find_state
+from muster.cli.gateway_client import Gateway
+from muster.cli.output import Failure
+from muster.engine.explain import Explanation
+from muster.engine.explain import explain as explain_job
+from muster.gateway import shown
+
+At = Annotated[int, typer.Option("--at", metavar="N", help="As it was after this cycle; 0 is the newest.", min=0)]
+Log = Annotated[Path | None, typer.Option("--log", metavar="LOG", help="Read this log, and not the gateway.", show_default=False)]
+LIMIT = 2**53
+
+
+class LogSource:
+    """A log as of one cycle; answers as a gateway does."""
+
+    def __init__(self, log: Path, cycle: int, cell: str | None) -> None:
+        self.state = find_state(log, cycle, cell)
+
+    def __enter__(self) -> "LogSource":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cell(self) -> shown.CellShown:
+        """Where the cell stood."""
+        return shown.cell_shown(self.state, "")
+
+    def jobs(self, at: int = 0, **filters: str) -> shown.JobList:
+        """Every job that fits `state`, `user`, `queue` and `name`, where these are not empty."""
+        wanted = {name: value for name, value in filters.items() if value}
+        everything = shown.job_list(self.state, lambda _: True, LIMIT)
+        rows = [row for row in everything.jobs if all(getattr(row, name) == value for name, value in wanted.items())]
+        return shown.JobList(cycle=everything.cycle, at_us=everything.at_us, jobs=tuple(rows), more=False)
+
+    def find(self, text: str, at: int = 0) -> str:
+        """The id of the job meant."""
+        return find_job(self.state, text).id
+
+    def job(self, job: str, at: int = 0) -> shown.JobShown:
+        """One job, by its id."""
+        return shown.job_shown(self.state, find_job(self.state, job))
+
+    def nodes(self, at: int = 0) -> shown.NodeList:
+        """All nodes."""
+        return shown.node_list(self.state)
+
+    def node(self, name: str, at: int = 0) -> shown.NodeShown:
+        """One node."""
+        found = self.state.node(name)
+        if found is None:
+            raise Failure(f"there is no node {name!r} at cycle {self.state.number}")
+        return shown.node_shown(self.state, found, lambda _: True)
+
+    def explain(self, job: str, instance: int = 0, at: int = 0) -> Explanation:
+        """Why it waits, or where it is."""
+        found = find_job(self.state, job)
+        if not 0 <= instance < len(found.instances):
+            raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")
+        return explain_job(self.state, found.id, instance)
+
+
+def open_source(gateway: str, log: Path | None, at: int, cell: str | None = None) -> Gateway | LogSource:
+    """The log where one is named, else the gateway."""
+    return Gateway(gateway) if log is None else LogSource(log, at, cell)

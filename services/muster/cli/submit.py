@@ -1,0 +1,396 @@
+"""`muster submit FILE ... | -- COMMAND`: hands jobs in, and waits for them where asked."""
+
+import getpass
+import json as json_text
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import yaml
+from typer.core import TyperCommand
+
+from muster.cli.gateway_client import Gateway, Submission, Where, new_id
+from muster.cli.output import UNREADABLE, USAGE, Failure, Json, errors, print_json
+from muster.cli.waiting import follow, wait
+from muster.doors import DoorError, Notice, Origin, open_file
+from muster.doors.images import Images, NoCommand, read_images
+from muster.doors.muster_file import job_document, read_job_file
+from muster.doors.origin import slug
+from muster.doors.values import read_documents
+from muster.events.jobs import JobRun, JobSubmitted
+
+FILE_MAX_BYTES = 64 * 1024 * 1024
+COMMAND_LINE = "command line"
+PATIENCE_S = 60.0
+SECRET = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
+"""A variable with one of these in its name is not handed in unless `--export` names it: a log keeps what it is given."""
+LEFT_OUT = ("_", "SHLVL", "PWD", "OLDPWD", "TERM", "DISPLAY", "COLUMNS", "LINES", "LS_COLORS", "PS1")
+LEFT_OUT_BEGINNINGS = ("SLURM_", "MUSTER_", "SSH_", "DBUS_", "XDG_", "BASH_FUNC_")
+VALUE_MAX = 16_384
+
+_TASK = "What each task gets"
+_JOB = "The job"
+_RUN = "What runs"
+
+
+class Command(TyperCommand):
+    """Keeps apart what stands behind `--`: that is a command, and what stands before are files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the command off."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta["muster.command"] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(add_completion=False)
+
+
+def _option(name: str, metavar: str, about: str, panel: str) -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=about, show_default=False, rich_help_panel=panel)
+
+
+@app.command(cls=Command)
+def submit(
+    ctx: typer.Context,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE...]",
+            help="Muster job files, Kubernetes manifests, Slurm scripts; - is standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[str | None, _option("name", "NAME", "What the job is called.", _JOB)] = None,
+    user: Annotated[str | None, _option("user", "NAME", "Whose job it is; else yours.", _JOB)] = None,
+    queue: Annotated[str | None, _option("queue", "NAME", "Where it waits.", _JOB)] = None,
+    priority: Annotated[int | None, _option("priority", "N", "Higher goes first, in its queue.", _JOB)] = None,
+    preemptible: Annotated[
+        bool | None,
+        typer.Option(
+            "--preemptible/--not-preemptible",
+            help="Whether a higher job may take its place.",
+            show_default=False,
+            rich_help_panel=_JOB,
+        ),
+    ] = None,
+    array: Annotated[int | None, _option("array", "N", "So many elements, each a whole instance.", _JOB)] = None,
+    max_retries: Annotated[int | None, _option("max-retries", "N", "How often a failed attempt is tried again.", _JOB)] = None,
+    time_limit: Annotated[
+        str | None, _option("time-limit", "SPAN", "From the start of an attempt: 90, 30m, 12h, 2d.", _JOB)
+    ] = None,
+    grace: Annotated[str | None, _option("grace", "SPAN", "From SIGTERM to SIGKILL.", _JOB)] = None,
+    degraded_grace: Annotated[
+        str | None, _option("degraded-grace", "SPAN", "How long a gang may run below its minimum.", _JOB)
+    ] = None,
+    success: Annotated[str | None, _option("success", "GROUP", "The group whose tasks decide the outcome.", _JOB)] = None,
+    labels: Annotated[list[str] | None, _option("label", "KEY=VALUE", "Whatever helps to find it again; repeat.", _JOB)] = None,
+    groups: Annotated[
+        list[str] | None, _option("group", "{name: ..}", "Tasks of one shape, as in a job file; repeat.", _JOB)
+    ] = None,
+    count: Annotated[int | None, _option("count", "N", "How many tasks: a gang.", _TASK)] = None,
+    minimum: Annotated[int | None, _option("min", "N", "With how many of them it may start.", _TASK)] = None,
+    cpu: Annotated[str | None, _option("cpu", "CORES", "Cores: 4, 500m.", _TASK)] = None,
+    memory: Annotated[str | None, _option("memory", "SIZE", "Memory: 16Gi.", _TASK)] = None,
+    disk: Annotated[str | None, _option("disk", "SIZE", "Space on the node's own disk.", _TASK)] = None,
+    gpus: Annotated[int | None, _option("gpus", "N", "Whole GPUs.", _TASK)] = None,
+    gpu_share: Annotated[str | None, _option("gpu-share", "SHARE", "A share of one GPU: 0.25.", _TASK)] = None,
+    gpu_memory: Annotated[
+        str | None, _option("gpu-memory", "SIZE", "The least memory of each GPU, or so much of one.", _TASK)
+    ] = None,
+    gpu_model: Annotated[
+        list[str] | None, _option("gpu-model", "MODEL", "The model; repeat in order of preference.", _TASK)
+    ] = None,
+    selector: Annotated[
+        list[str] | None, _option("selector", "KEY=VALUE", "A label that a node must have; or {key: .., op: ..}; repeat.", _TASK)
+    ] = None,
+    tolerations: Annotated[
+        list[str] | None, _option("toleration", "KEY=VALUE:EFFECT", "A taint that is put up with; repeat.", _TASK)
+    ] = None,
+    image: Annotated[str | None, _option("image", "IMAGE", "The container image.", _RUN)] = None,
+    environment: Annotated[
+        list[str] | None, _option("env", "NAME=VALUE", "A variable; NAME alone takes yours; repeat.", _RUN)
+    ] = None,
+    directory: Annotated[str | None, _option("directory", "PATH", "Where each task starts.", _RUN)] = None,
+    output: Annotated[str | None, _option("output", "PATH", "Where standard output goes, with %j, %x, %t ...", _RUN)] = None,
+    error: Annotated[str | None, _option("error", "PATH", "Where standard error goes.", _RUN)] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            "--images", metavar="FILE", help="Commands that stand for images; else images.toml beside FILE.", rich_help_panel=_RUN
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="What cannot be honoured is an error.")] = False,
+    waits: Annotated[bool, typer.Option("--wait", help="Wait for the end; return the job's exit status.")] = False,
+    follows: Annotated[bool, typer.Option("--follow", help="Print rank 0's output as it comes, and wait.")] = False,
+    json: Json = False,
+    gateway: Where = "",
+) -> int:
+    """Submit jobs and print their ids.
+
+    A flag that names a field goes before what a file says of it.
+
+    Exit status: 0 submitted; 2 a job makes no sense; 3 a file cannot be read; 4 no gateway answers; 5 not allowed. With
+    --wait and --follow: 0 all finished, else the worst job's own exit status (128 + n for signal n; 1 where it has none).
+
+    Examples: muster submit train.yaml pod.yaml script.sbatch
+
+    muster submit --name train --count 4 --gpus 2 --follow -- python train.py
+
+    kubectl create --dry-run=client -o yaml -f job.yaml | muster submit -
+    """
+    command = ctx.meta.get("muster.command", [])
+    said = {
+        "name": name,
+        "user": user,
+        "queue": queue,
+        "priority": priority,
+        "preemptible": preemptible,
+        "array": array,
+        "max_retries": max_retries,
+        "time_limit": time_limit,
+        "grace": grace,
+        "degraded_grace": degraded_grace,
+        "success": success,
+        "labels": _pairs(labels, "--label") or None,
+        "groups": _flow(groups, "--group") or None,
+        "count": count,
+        "min": minimum,
+        "cpu": cpu,
+        "memory": memory,
+        "disk": disk,
+        "gpus": gpus,
+        "gpu_share": gpu_share,
+        "gpu_memory": gpu_memory,
+        "gpu_model": gpu_model or None,
+        "selector": _selector(selector),
+        "tolerations": tolerations or None,
+        "image": image,
+        "environment": _variables(environment) or None,
+        "directory": directory,
+        "output": output,
+        "error": error,
+        "command": command or None,
+    }
+    said = {key: value for key, value in said.items() if value is not None}
+    try:
+        jobs, notices = read_jobs(files or [], said, images)
+    except DoorError as wrong:
+        raise Failure(str(wrong), USAGE) from None
+    for notice in notices:
+        errors.print(f"muster: {notice}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if strict and notices:
+        raise Failure(f"nothing is submitted: {len(notices)} things cannot be honoured, and --strict was said")
+    with Gateway(gateway, patience_s=PATIENCE_S) as to:
+        taken = hand_in(to, jobs, notices, json)
+        if follows and len(taken) == 1:
+            return follow(to, taken[0].job)
+        if waits or follows:
+            return wait(to, [submission.job for submission in taken])
+    return 0
+
+
+def hand_in(gateway: Gateway, jobs: list[JobSubmitted], notices: tuple[Notice, ...], json: bool) -> list[Submission]:
+    """Submit, and print the ids as they are taken.
+
+    Raises:
+        Failure: one is refused; what stands before it was taken.
+    """
+    taken: list[Submission] = []
+    for job, submission in zip(jobs, gateway.submit(jobs), strict=True):
+        if submission.state == "refused":
+            raise Failure(f"{job.name} ({job.job}) is refused: {submission.reason}")
+        taken.append(submission)
+        if not json:
+            print(submission.job, flush=True)
+    if json:
+        rows = [{"job": one.job, "name": job.name, "cycle": one.cycle} for one, job in zip(taken, jobs, strict=True)]
+        print_json({"jobs": rows, "notices": [str(notice) for notice in notices]})
+        sys.stdout.flush()
+    return taken
+
+
+def read_jobs(files: list[str], said: Mapping[str, Any], images: Path | None) -> tuple[list[JobSubmitted], tuple[Notice, ...]]:
+    """The jobs of these files, with the fields that were said; without files, the one job that the fields are.
+
+    Raises:
+        DoorError: something makes no sense.
+        Failure: a file cannot be read, or there is nothing to submit.
+    """
+    origin = here()
+    jobs: list[JobSubmitted] = []
+    notices: list[Notice] = []
+    if not files:
+        if "command" not in said and "image" not in said:
+            raise Failure(
+                "nothing to submit: give a FILE, or a command behind `--` as in `muster submit --gpus 1 -- python train.py`"
+            )
+        first = Path(said["command"][0]).name if "command" in said else said["image"].rpartition("/")[2].partition(":")[0]
+        document = {"name": slug(first) or "job", "directory": origin.directory, **said}
+        jobs.extend(_read(document, COMMAND_LINE, origin))
+    for file in files:
+        opened = open_file(_bytes(file), file, origin)
+        notices.extend(opened.notices)
+        jobs.extend(_changed(job, said, file, origin) if said else job for job in opened.jobs)
+    known = {path: commands for path in _image_files(files, images) if (commands := _images(path, images)) is not None}
+    return [completed(job, list(known.values())) for job in jobs], tuple(notices)
+
+
+def here() -> Origin:
+    """Who submits, where, and with which variables."""
+    try:
+        user = slug(getpass.getuser())
+    except (KeyError, OSError):
+        user = ""
+    return Origin(
+        new_id=new_id,
+        user=user or "nobody",
+        submitted_us=time.time_ns() // 1000,
+        directory=os.getcwd(),
+        host=socket.gethostname(),
+        environment=Exported(os.environ),
+    )
+
+
+class Exported(Mapping[str, str]):
+    """The variables that a Slurm script is given: all but those of this session, of another job, and secrets.
+
+    What `--export` names is found even so.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._all = {name: value for name, value in environment.items() if value.isprintable() and len(value) <= VALUE_MAX}
+
+    def __getitem__(self, name: str) -> str:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._all if _is_exported(name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all
+
+
+def _is_exported(name: str) -> bool:
+    upper = name.upper()
+    return name not in LEFT_OUT and not name.startswith(LEFT_OUT_BEGINNINGS) and not any(word in upper for word in SECRET)
+
+
+def _bytes(file: str) -> bytes:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(FILE_MAX_BYTES + 1)
+        else:
+            with open(file, "rb") as opened:
+                data = opened.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        hint = "; a command stands behind `--`" if isinstance(error, FileNotFoundError) else ""
+        raise Failure(f"{file} cannot be read: {error.strerror}{hint}", UNREADABLE) from None
+    if len(data) > FILE_MAX_BYTES:
+        raise Failure(f"{file} is larger than {FILE_MAX_BYTES // 1024**2} MiB", UNREADABLE)
+    return data
+
+
+def _read(document: dict[str, Any], file: str, origin: Origin) -> list[JobSubmitted]:
+    return read_job_file(read_documents(json_text.dumps(document), file), origin)
+
+
+def _changed(job: JobSubmitted, said: Mapping[str, Any], file: str, origin: Origin) -> JobSubmitted:
+    """The job with these fields in place of its own; variables and labels are added."""
+    document = job_document(job)
+    for key, value in said.items():
+        document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) else value
+    (changed,) = _read(document, f"{file}, with the flags", origin)
+    return msgspec.structs.replace(changed, job=job.job)
+
+
+def _image_files(files: list[str], images: Path | None) -> list[Path]:
+    if images is not None:
+        return [images]
+    folders = [Path(file).parent for file in files if file != "-"] + [Path()]
+    return list(dict.fromkeys(folder / "images.toml" for folder in folders))
+
+
+def _images(path: Path, named: Path | None) -> Images | None:
+    try:
+        return read_images(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        if named is None:
+            return None
+        raise Failure(f"{path} cannot be read: no such file", UNREADABLE) from None
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}", UNREADABLE) from None
+
+
+def completed(job: JobSubmitted, known: list[Images] | None = None) -> JobSubmitted:
+    """The job as it is submitted: with the command that stands for its image, and a secret for the steps of a Slurm job.
+
+    An image without a command stays: a node with a container runtime can run it.
+    """
+    run = job.run
+    for images in known or ():
+        if run.image and images.find(run.image) is not None:
+            try:
+                run = msgspec.structs.replace(run, command=images.command(run), image="", directory=run.directory or os.getcwd())
+            except NoCommand as error:
+                raise Failure(f"{job.name}: {error}") from None
+    tasks = sum(group.count for group in job.request.groups)
+    if run.environment.get("MUSTER_DOOR") == "slurm" and tasks > 1:
+        run = _with(run, "MUSTER_STEP_SECRET", secrets.token_hex(16))
+    return job if run is job.run else msgspec.structs.replace(job, run=run)
+
+
+def _with(run: JobRun, name: str, value: str) -> JobRun:
+    return msgspec.structs.replace(run, environment={**run.environment, name: value})
+
+
+def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Failure(f"{option} must be KEY=VALUE, not {text!r}")
+        found[key] = value
+    return found
+
+
+def _variables(texts: list[str] | None) -> dict[str, str]:
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise Failure(f"--env {name}: it is not set here; say {name}=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _flow(texts: list[str] | None, option: str) -> list[Any]:
+    found = []
+    for text in texts or ():
+        try:
+            found.append(yaml.safe_load(text))
+        except (yaml.YAMLError, ValueError):
+            raise Failure(f"{option} must be a mapping such as {{name: worker, count: 4}}, not {text!r}") from None
+    return found
+
+
+def _selector(texts: list[str] | None) -> Any:
+    if not texts:
+        return None
+    if any(text.lstrip().startswith("{") for text in texts):
+        plain = [text for text in texts if not text.lstrip().startswith("{")]
+        written = _flow([text for text in texts if text.lstrip().startswith("{")], "--selector")
+        return [*written, *({"key": key, "values": [value]} for key, value in _pairs(plain, "--selector").items())]
+    return _pairs(texts, "--selector")
