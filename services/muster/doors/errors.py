@@ -3,16 +3,17 @@
 import msgspec
 
 QUOTED_MAX = 120
+KEY_MAX = 160
 
 
 class DoorError(Exception):
     """The file is wrong: `FILE:LINE: KEY ...`, one sentence that says what would be right."""
 
     def __init__(self, file: str, line: int, key: str, sentence: str) -> None:
-        super().__init__(f"{file}:{line}: {key} {sentence}")
         self.file = file
         self.line = line
-        self.key = key
+        self.key = key if len(key) <= KEY_MAX else "..." + key[-KEY_MAX:]
+        super().__init__(f"{file}:{line}: {self.key} {sentence}")
         self.sentence = sentence
 
 

@@ -108,7 +108,5 @@ def _names(image: str) -> tuple[str, ...]:
 
 def _line(text: str, key: str) -> int:
     """The line in which a key most likely stands."""
-    for number, line in enumerate(text.split("\n"), 1):
-        if key in line:
-            return number
-    return 1
+    match = re.search(rf"""^[ \t\[]*["']?{re.escape(key)}["']?[ \t]*[=\]]""", text, re.MULTILINE)
+    return text.count("\n", 0, match.start()) + 1 if match else 1

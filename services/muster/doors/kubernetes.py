@@ -136,7 +136,9 @@ def _pod(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices
     if pod.restart == "Always":
         notices.add(pod.restart_line, "spec.restartPolicy", "Always is not honoured: a pod runs once, to its end")
     retries = BACKOFF_USUAL if pod.restart == "OnFailure" else 0
-    return _submit(item, job, metadata, metadata.labels, pod, origin, {"max_retries": retries}, _group(pod, 1))
+    return _submit(
+        item, job, metadata, metadata.labels, metadata.annotations, pod, origin, {"max_retries": retries}, _group(pod, 1)
+    )
 
 
 def _job(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices) -> JobSubmitted:
@@ -149,8 +151,6 @@ def _job(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices
         if key in _JOB_NOT:
             notices.add(value.line, value.key, f"is not honoured: {_JOB_NOT[key]}")
     _unknown(body, (*_JOB_HARMLESS, *_JOB_DONE, *_JOB_NOT), notices)
-    if "suspend" in body and body["suspend"].boolean():
-        raise body["suspend"].error("must be false: a job that is handed in may start at once")
     if "template" not in body:
         raise spec.error("has no template: a Job needs the pod that it runs")
     template = body["template"].mapping("a pod template")
@@ -158,6 +158,8 @@ def _job(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices
     inner = template["metadata"].mapping("metadata") if "metadata" in template else {}
     labels = _text_map(inner.get("labels"), "labels") | metadata.labels
     annotations = _text_map(inner.get("annotations"), "annotations") | metadata.annotations
+    if "suspend" in body and body["suspend"].boolean() and not any(key in labels | annotations for key in QUEUE_LABELS):
+        notices.add(body["suspend"].line, body["suspend"].key, "is not honoured: the job may start at once")
     pod = read_pod(_spec(body["template"], template), notices, metadata.name, labels)
     if pod.restart == "Always":
         raise item.error("has a pod with the restartPolicy Always: a Job needs Never or OnFailure")
@@ -178,7 +180,7 @@ def _job(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices
             said["array"] = count
     if count is not None:
         pod.environment.setdefault(DOOR, "kubernetes")
-    return _submit(item, job, metadata, labels, pod, origin, said, group)
+    return _submit(item, job, metadata, labels, annotations, pod, origin, said, group)
 
 
 def _completions(body: dict[str, Value], pod: PodRun, marks: dict[str, str], notices: Notices) -> tuple[int | None, bool]:
@@ -229,16 +231,18 @@ def _submit(
     job: str,
     metadata: _Metadata,
     labels: dict[str, str],
+    annotations: dict[str, str],
     pod: PodRun,
     origin: Origin,
     said: dict[str, Any],
     group: GroupRequest,
 ) -> JobSubmitted:
     said = pod.request | said
+    marks = annotations | labels
     all_labels = labels | ({"namespace": metadata.namespace} if metadata.namespace else {})
-    queue = next((labels[key] for key in QUEUE_LABELS if key in labels), origin.queue)
+    queue = next((marks[key] for key in QUEUE_LABELS if key in marks), origin.queue)
     if not is_name(queue):
-        raise item.error(f"names the queue {queue[:80]!r} in a label, which is no name of a queue")
+        raise item.error(f"names the queue {queue[:80]!r} in a label, and that is no name of a queue")
     run = JobRun(command=pod.command, image=pod.image, environment=pod.environment, directory=pod.directory)
     fields = {
         "job": job,

@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
-from muster.doors.errors import DoorError, Notice, quoted
+from muster.doors.errors import KEY_MAX, DoorError, Notice, quoted
 from muster.events.base import BODY_MAX_BYTES, NAME_PATTERN
 from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.jobs import JobRun, JobSubmitted
+
+NOTICES_MAX = 1000
 
 _NAME = re.compile(NAME_PATTERN.removeprefix("^").removesuffix("$"))
 
@@ -43,14 +45,24 @@ class Notices:
     def __init__(self, file: str) -> None:
         self.file = file
         self._said: dict[Notice, None] = {}
+        self._more = self._last = 0
 
     def add(self, line: int, key: str, sentence: str) -> None:
-        """Name something."""
-        self._said.setdefault(Notice(file=self.file, line=line, key=key, sentence=sentence))
+        """Name something. After `NOTICES_MAX` only how many more there are is kept."""
+        if len(self._said) < NOTICES_MAX:
+            self._said.setdefault(Notice(file=self.file, line=line, key=key[-KEY_MAX:], sentence=sentence))
+        else:
+            self._more += 1
+            self._last = line
 
     def all(self) -> tuple[Notice, ...]:
         """In the order of the file."""
-        return tuple(sorted(self._said, key=lambda notice: notice.line))
+        found = sorted(self._said, key=lambda notice: notice.line)
+        if self._more:
+            found.append(
+                Notice(file=self.file, line=self._last, key="file", sentence=f"has {self._more} more that is not honoured")
+            )
+        return tuple(found)
 
 
 def is_name(text: str) -> bool:

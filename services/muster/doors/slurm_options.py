@@ -14,6 +14,7 @@ from muster.doors.errors import DoorError, quoted
 from muster.doors.origin import Notices
 
 OPTIONS_MAX = 1000
+LETTERS_MAX = 100
 
 NEEDS: Final = "needs"
 FLAG: Final = "flag"
@@ -271,7 +272,9 @@ def read_words(words: Sequence[str], file: str, line: int, notices: Notices) -> 
 
 
 def _letters(letters: str, rest: list[str], file: str, line: int, notices: Notices) -> Iterator[Said]:
-    while letters:
+    for _ in range(LETTERS_MAX):
+        if not letters:
+            return
         letter, letters = letters[0], letters[1:]
         option = _BY_LETTER.get(letter)
         if option is None:
@@ -288,6 +291,7 @@ def _letters(letters: str, rest: list[str], file: str, line: int, notices: Notic
         elif option.value == MAY:
             value, letters = letters, ""
         yield Said(option=_same(option), value=value, spelled=f"-{letter}", file=file, line=line)
+    raise DoorError(file, line, "#SBATCH", f"has more than {LETTERS_MAX} letters behind one -")
 
 
 def _long(name: str, file: str, line: int, notices: Notices) -> Option | None:

@@ -201,7 +201,8 @@ class _Yaml:
                         found.append(value)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark else 1
+            lines = self._text.count("\n") + (not self._text.endswith("\n"))
+            line = min(mark.line + 1, max(lines, 1)) if mark else 1
             raise DoorError(self._file, line, "file", f"is not YAML: {quoted(error.problem or error.context)}") from None
         except (yaml.YAMLError, UnicodeError, ValueError, StopIteration) as error:
             raise DoorError(self._file, 1, "file", f"is not YAML: {quoted(str(error))}") from None
