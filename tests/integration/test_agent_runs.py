@@ -198,19 +198,6 @@ def test_what_forks_daemonises_and_ignores_signals_is_gone_before_the_end_is_rep
         assert agent.left() == []
 
 
-def test_the_time_limit_is_kept_without_the_scheduler(tmp_path: Path) -> None:
-    with node(tmp_path) as (gateway, _):
-        gateway.assign(task("sleep", "1004", phase="prepare", time_limit_us=200_000, grace_us=100_000))
-        gateway.reaches("ready")
-        gateway.assign(task("sleep", "1004", time_limit_us=200_000, grace_us=100_000))
-        gateway.reaches("running")
-        begun = time.monotonic()
-        ended = gateway.reaches("exited")
-        assert (ended.code, ended.reason) == (-15, "the time limit has passed")
-        assert 4.5 < time.monotonic() - begun < 8  # five seconds are the scheduler's own
-        assert sleepers("1004") == []
-
-
 def test_a_task_may_print_more_than_is_kept(tmp_path: Path) -> None:
     with node(tmp_path, "--output-max-mib", "1") as (gateway, agent):
         gateway.assign(task("sh", "-c", "head -c 200000000 /dev/zero; echo end >&2"))

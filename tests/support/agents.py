@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from muster.agent.cgroup import Groups
 from muster.agent.protocol import AgentAssignment, AgentTask, Master, Ranks, ReportAnswer, Wanted
 from muster.agent.slots import now_us
 from muster.events.codec import encode
@@ -116,6 +118,10 @@ class Gateway:
 
         found: TaskReport = until(there)
         return found
+
+    def applied_after(self, reports: int) -> bool:
+        """Whether an agent, since it was heard so often, has obeyed the newest assignment."""
+        return len(self.reports) > reports and self.reports[-1].applied == self.number
 
     def output(self, key: str) -> bytes:
         """What was sent for a request, whose pieces must fit to each other."""
@@ -255,8 +261,8 @@ class Node:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 with contextlib.suppress(OSError):
-                    line = Path(f"/proc/{name}/cmdline").read_bytes()
-                    if b"muster.agent.supervisor" in line and str(self.data).encode() in line:
+                    place = os.readlink(f"/proc/{name}/cwd")
+                    if Path(f"/proc/{name}/comm").read_text() == "muster-task\n" and place.startswith(f"{self.data}/tasks/"):
                         found.append(int(name))
         return found
 
@@ -281,6 +287,11 @@ class Node:
         for pid in self.left():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        groups = Groups((self.data / "uid").read_text())
+        if groups.root is not None:
+            for folder in groups.root.glob("*/"):
+                until(partial(_removed, groups, folder))
+            groups.close()
 
 
 @contextlib.contextmanager
@@ -292,9 +303,18 @@ def node(tmp_path: Path, *more: str, lease_us: int = 60_000_000, path: str = "")
     try:
         until(lambda: gateway.spec)
         yield gateway, agent
+    except BaseException:
+        print(agent.said.read_text(), agent.process and agent.process.poll())  # pytest shows it
+        print(gateway.reports[-1] if gateway.reports else "no report")
+        raise
     finally:
         agent.end()
         gateway.close()
+
+
+def _removed(groups: Groups, folder: Path) -> bool:
+    groups.remove(folder.name)
+    return not folder.exists()
 
 
 def lives(pid: int) -> bool:

@@ -62,6 +62,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     labels: dict[str, str] = {}
     output_max_bytes: int = 1 << 30
+    cgroup: bool = True
+    """Whether to look for cgroup v2."""
     beat_s: float = BEAT_S
 
 
@@ -71,7 +73,7 @@ class Agent:
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self.options = options
         self.home = Home(options.data)
-        self.groups = Groups(self.home.uid)
+        self.groups = Groups(self.home.uid) if options.cgroup else Groups("", mounts=os.devnull)
         self.inventory = self._inventory(runtime)
         self.runtime = runtime
         self.client = Client(options.gateway, options.node, options.token)
@@ -114,6 +116,8 @@ class Agent:
             await self.streaming.close()
             await self.client.close()
             self.health.close()
+            self.tasks.close()
+            self.groups.close()
             self.home.close()
 
     def report(self) -> NodeReport:
@@ -234,6 +238,7 @@ class Agent:
         count = 0
         while True:
             self.tasks.check()
+            self.tasks.keep_spares()
             if self.health.news():
                 self.changed.set()
             if count % SWEEP_EVERY == 0:

@@ -69,6 +69,12 @@ class Groups:
         except OSError:
             return 0
 
+    def close(self) -> None:
+        """Leave nothing behind, unless tasks are still there."""
+        if self.root is not None:
+            with contextlib.suppress(OSError):
+                self.root.rmdir()
+
     def _make(self, parent: Path, uid: str) -> bool:
         root = parent / f"muster-{uid}"
         try:

@@ -32,7 +32,7 @@ def expand(path: str, task: AgentTask, node: str) -> str:
     values = {
         "j": job,
         "J": f"{job}.0",
-        "x": task.name,
+        "x": task.run.environment.get("SLURM_JOB_NAME", task.name).replace("/", "-"),
         "a": element,
         "A": job,
         "N": node.split(".")[0],

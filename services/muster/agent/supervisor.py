@@ -35,8 +35,6 @@ from muster.agent.slots import make_slot, now_us, poke, read_slot, sync_folder, 
 
 PR_SET_NAME: Final = 15
 RESERVED_BYTES: Final = 4096
-LIMIT_SLACK_US: Final = 5_000_000
-"""A time limit is the scheduler's to enforce; the supervisor does it so much later, where the scheduler cannot."""
 READ_BYTES: Final = 1 << 20
 SWEEP_US: Final = 20_000
 SWEEPS_SOON: Final = 100
@@ -46,6 +44,8 @@ CLEANUP_US: Final = 60_000_000
 NEVER: Final = 1 << 62
 LOCK_TRIES: Final = 20
 """The agent takes the lock for a moment to see whether it is held."""
+
+SPARE: Final = "-"
 
 TERM_CODE: Final = -signal.SIGTERM
 KILL_CODE: Final = -signal.SIGKILL
@@ -296,7 +296,7 @@ class Supervisor:
         for stream in self.every_stream:
             os.close(stream.writer)
         if limit_us := self.spec.get("time_limit_us"):
-            self.limit_us = now_us() + limit_us + LIMIT_SLACK_US
+            self.limit_us = now_us() + limit_us
 
     def _outputs(self, launch: dict[str, Any]) -> tuple[int, int]:
         """Open the files of the task's outputs. Raises OSError, with the file's name."""
@@ -425,7 +425,19 @@ def write_end(folder: str, code: int, reason: str, blame: str) -> None:
 
 
 def main(folder: str) -> int:
-    """Supervise the task of this folder. 0 when its end is written, 3 when that is somebody else's to do."""
+    """Supervise the task of this folder. 0 when its end is written, 3 when that is somebody else's to do.
+
+    `-` stands for a folder that will be read from standard input: such a supervisor was started before there was a task
+    for it, because starting takes longer than many a task. It leaves when its agent does without naming one.
+    """
+    if folder == SPARE:
+        folder = _await_folder()
+        if not folder:
+            return 0
+    os.chdir(folder)
+    log = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for tries in range(LOCK_TRIES):
         try:
@@ -438,6 +450,18 @@ def main(folder: str) -> int:
     if os.path.exists(os.path.join(folder, "started")) or os.path.exists(os.path.join(folder, "exit.json")):
         return 3
     return Supervisor(folder).run()
+
+
+def _await_folder() -> str:
+    text = b""
+    while not text.endswith(b"\n"):
+        piece = os.read(0, 4096)
+        if not piece:
+            return ""
+        text += piece
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    return text[:-1].decode()
 
 
 def _empty(reader: int) -> None:

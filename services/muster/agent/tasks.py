@@ -32,7 +32,7 @@ from muster.agent.processes import Process, kill_group, kill_marked, process, pr
 from muster.agent.protocol import AgentTask
 from muster.agent.runtimes import CannotRun, Runtime
 from muster.agent.slots import make_slot, now_us, poke, read_slot, write_slot
-from muster.agent.supervisor import KILL_CODE, TERM_CODE, write_end
+from muster.agent.supervisor import KILL_CODE, SPARE, TERM_CODE, write_end
 from muster.events.levels import TaskReport
 
 TaskKey = tuple[str, int, int, int]
@@ -41,6 +41,10 @@ TaskKey = tuple[str, int, int, int]
 SPEC_VERSION: Final = 1
 PORTS: Final = range(20_000, 32_000)
 """Below the ports that kernels hand out by themselves."""
+LIMIT_SLACK_US: Final = 5_000_000
+"""A time limit is the scheduler's to enforce; supervisors do it so much later, where the scheduler cannot."""
+SPARES: Final = 2
+"""So many supervisors wait for a task: starting one takes longer than all else that a start needs."""
 BIRTH_US: Final = 15_000_000
 """So long a supervisor may take until it has its folder's lock."""
 SUPERVISE: Final = (
@@ -127,6 +131,8 @@ class Tasks:
         """The tasks of the assignment that was obeyed last; None before the first."""
         self._supervisors: dict[int, str] = {}
         """Those that this agent started, and must reap."""
+        self._spares: list[tuple[int, int]] = []
+        """Supervisors without a task: process, and the pipe on which each waits."""
         self._orphans = False
         """A supervisor died before its task: what it left is below this agent now."""
         self._visible = {device.uuid: name for device, name in zip(inventory.spec.devices, inventory.visible, strict=True)}
@@ -254,12 +260,13 @@ class Tasks:
         os.mkfifo(new / "poke", 0o600)
         make_slot(str(new / "control"), {})
         group = group_of(item)
+        limit_us = item.request.time_limit_us
         spec = {
             "version": SPEC_VERSION,
             "lease": self.home.lease_path,
             "notify": self.home.pipe_path,
             "grace_us": item.request.grace_us,
-            "time_limit_us": item.request.time_limit_us,
+            "time_limit_us": limit_us and limit_us + LIMIT_SLACK_US,
             "output_max_bytes": self.settings.output_max_bytes,
             "cgroup": self.groups.make(local.name, group.cpu_milli, group.memory_mib),
             "cleanup": self.runtime.cleanup(self._mark(local)),
@@ -269,37 +276,66 @@ class Tasks:
         new.rename(local.folder)
 
     def _supervise(self, local: LocalTask) -> None:
-        """Start the supervisor in a session of its own. It says when it is there."""
+        """Give the task a supervisor. It says when it is there."""
         assert local.folder is not None
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        log = -1
         local.since_us = now_us()
+        words = str(local.folder).encode() + b"\n"
+        while True:
+            try:
+                pid, pipe = self._spares.pop() if self._spares else self._spare()
+            except OSError as error:
+                self._end(local, 125, f"the supervisor cannot be started: {error}", "node")
+                return
+            try:
+                os.write(pipe, words)
+            except BrokenPipeError:
+                continue  # somebody killed it while it was waiting
+            finally:
+                os.close(pipe)
+            break
+        self._supervisors[pid] = local.name
+
+    def keep_spares(self) -> None:
+        """Have supervisors at hand for the next tasks."""
+        with contextlib.suppress(OSError):
+            while len(self._spares) < SPARES:
+                self._spares.append(self._spare())
+
+    def close(self) -> None:
+        """Let the supervisors without a task go. The others stay."""
+        for _, pipe in self._spares:
+            os.close(pipe)
+        self._spares = []
+
+    def _spare(self) -> tuple[int, int]:
+        """A new supervisor, in a session of its own, and the pipe on which it is told its task's folder."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            log = os.open(local.folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", "-c", SUPERVISE, str(local.folder), ROOT],
+                [sys.executable, "-I", "-S", "-c", SUPERVISE, SPARE, ROOT],
                 {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"},
-                file_actions=[(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, reader, 0), (os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)],
                 setsid=True,
                 setsigmask=[],
                 setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
             )
-        except OSError as error:
-            self._end(local, 125, f"the supervisor cannot be started: {error}", "node")
-            return
+        except OSError:
+            os.close(writer)
+            raise
         finally:
+            os.close(reader)
             os.close(null)
-            if log >= 0:
-                os.close(log)
-        self._supervisors[pid] = local.name
+        self._supervisors[pid] = ""
+        return pid, writer
 
     def _run(self, local: LocalTask) -> None:
         """Tell a ready task to run. One that is not ready is told when it is."""
         if local.phase != "ready" or local.launched or local.stopping or local.task is None or local.folder is None:
             return
         task = local.task
-        directory = Path(task.run.directory) if task.run.directory else local.folder / "work"
+        directory = local.folder / "work" / task.run.directory
         group = group_of(task)
         place = Place(
             node=self.settings.node,

@@ -41,6 +41,7 @@ def agent(
     memory_mib: Annotated[int, typer.Option("--memory-mib", help="Say that the node has so much memory.", min=0)] = 0,
     address: Annotated[str, typer.Option("--address", help="Where other nodes reach this one; else found by asking.")] = "",
     label: Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label of the node.")] = None,
+    cgroup: Annotated[bool, typer.Option("--cgroup/--no-cgroup", help="Limit tasks by cgroup v2, where that is allowed.")] = True,
     output_max_mib: Annotated[
         int, typer.Option("--output-max-mib", help="So much is kept of each output of a task.", min=1)
     ] = 1024,
@@ -76,6 +77,7 @@ def agent(
         token=os.environ.get("MUSTER_TOKEN", ""),
         labels=dict(_label(text) for text in label or ()),
         output_max_bytes=output_max_mib << 20,
+        cgroup=cgroup,
     )
     try:
         plugin = load(runtime)
