@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.agent.protocol import AgentTask
+from muster.doors.names import element_index
 
 PATTERN = re.compile(r"%(?P<width>[0-9]{0,2})(?P<sign>[a-zA-Z%])|\\\\")
 KEPT_S: Final = 7 * 24 * 3600
@@ -27,7 +28,7 @@ def expand(path: str, task: AgentTask, node: str) -> str:
     %u user, %s step, %J job and step, %% a percent sign; with a width, as in %4a, numbers get leading zeros.
     """
     job = task.run.environment.get("SLURM_JOB_ID", task.job)
-    element = task.run.environment.get("SLURM_ARRAY_TASK_ID", str(task.instance))
+    element = str(element_index(task.run.environment, task.instance))
     number = task.ranks.nodes.index(node) if node in task.ranks.nodes else 0
     values = {
         "j": job,

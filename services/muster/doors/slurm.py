@@ -58,7 +58,7 @@ def read_script(text: str, file: str, origin: Origin, options: Sequence[str] = (
     for one in read_words(list(options), "command line", 1, notices):
         said[one.option.name] = one
     for one in said.values():
-        if one.option.why_not:
+        if one.option.why_not and not _holds(one):
             notices.add(
                 one.line, one.spelled, f"{quoted(one.value) + ' ' if one.value else ''}is not honoured: {one.option.why_not}"
             )
@@ -114,6 +114,12 @@ def _job(said: dict[str, Said], command: tuple[str, ...], file: str, origin: Ori
         "run": run,
     }
     return submission(fields, file, 1, "script")
+
+
+def _holds(one: Said) -> bool:
+    """Whether an option that is not honoured asks for what is so anyway."""
+    usual = {"open-mode": ("a", "append"), "mail-type": ("NONE",), "distribution": ("block",), "propagate": ("NONE",)}
+    return one.value.lower() in [value.lower() for value in usual.get(one.option.name, ())]
 
 
 def _read(said: Said, reader: Callable[[str], Value]) -> Value:

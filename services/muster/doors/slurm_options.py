@@ -135,7 +135,7 @@ OPTIONS = (
     Option("nodefile", "F", NEEDS, "nodes are named with --nodelist"),
     Option("ntasks-per-core", "", NEEDS, _BINDING),
     Option("ntasks-per-socket", "", NEEDS, _BINDING),
-    Option("open-mode", "", NEEDS, "output of a first attempt replaces the file, that of a later one is added"),
+    Option("open-mode", "", NEEDS, "output is added to a file that is there"),
     Option("overcommit", "O", FLAG, "each task is given its cores"),
     Option("power", "", NEEDS, "power is left alone"),
     Option("prefer", "", NEEDS, _SITE),

@@ -110,7 +110,7 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "#SBATCH --mail-type=none\n#SBATCH --mail-user=userid@example.org\n#SBATCH --time=00:10:00\nmodule purge\n"
         "srun torchrun x.py\n",
         {"gpus": 4, "cpus": 4, "time_s": 600, "directory": "/home/ann/..", "interpreter": ("/bin/bash", "-l", "-c")},
-        ["--constraints", "--nvps", "--mail-type", "--mail-user"],
+        ["--constraints", "--nvps", "--mail-user"],
     ),
     "short-with-equals": (
         "#!/bin/bash\n#SBATCH -o=slurm-%j.o\n#SBATCH --qos=6hours\n#SBATCH --array=1-409%20\nCOMMAND\n",
