@@ -7,13 +7,12 @@ from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp
 
 from muster.events.codec import Malformed
 from muster.gateway import agents, cluster, jobs, problems, streams
 from muster.gateway.context import Gateway
-from muster.gateway.described import components
+from muster.gateway.described import Document
 from muster.gateway.guard import Guard
 from muster.gateway.tokens import Tokens
 
@@ -45,8 +44,7 @@ def litestar(gateway: Gateway | None) -> Litestar:
             version=build(),
             description=DESCRIPTION,
             path="/v1/schema",
-            components=components(),
-            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            render_plugins=[Document(path="/openapi.json")],
         ),
         state=State({"gateway": gateway}),
         request_max_body_size=8 * 1024 * 1024,

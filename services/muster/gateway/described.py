@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from litestar import Request
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import Components, OpenAPIMediaType, Operation, RequestBody, Schema
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 
 from muster.agent.protocol import Problem
 from muster.events.jobs import JobSubmitted
@@ -20,11 +22,15 @@ _TAKEN = (JobSubmitted, NodeReport, Policy)
 _REFS = "#/components/schemas/taken.{name}"
 
 
-def components() -> Components:
-    """Schemas of what is taken as bytes, with every bound and pattern."""
-    _, found = msgspec.json.schema_components(_TAKEN, ref_template=_REFS)
-    made: dict[str, Any] = {f"taken.{name}": schema for name, schema in found.items()}
-    return Components(schemas=made)
+class Document(JsonRenderPlugin):
+    """The document, with the schemas of what is taken as bytes: every bound and pattern."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        """The document's bytes."""
+        _, found = msgspec.json.schema_components(_TAKEN, ref_template=_REFS)
+        schemas = openapi_schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update({f"taken.{name}": schema for name, schema in found.items()})
+        return super().render(request, openapi_schema)
 
 
 def taking(kind: type[msgspec.Struct], many: bool = False) -> type[Operation]:

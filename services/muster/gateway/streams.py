@@ -19,7 +19,7 @@ from muster.gateway.problems import Refused
 ALIVE_S: Final = 15.0
 """So often a quiet stream says that it lives."""
 SSE: Final = "text/event-stream"
-HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
 
 Any3 = Request[Any, Any, Any]
 
