@@ -112,7 +112,7 @@ async def _listen(folder: Path, lines: list[asyncio.StreamWriter]) -> asyncio.Se
         fresh = folder / f".{PEERS}"
         fresh.write_bytes(msgspec.json.encode({str(rank): peer for rank, peer in sorted(peers.items())}))
         fresh.replace(folder / PEERS)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when the script has ended
             await reader.read()
         writer.close()
 

@@ -23,6 +23,9 @@ class Process:
         self.code: int | None = None
         self.problem = ""
         self.process: asyncio.subprocess.Process | None = None
+        self._begun = asyncio.Event()
+        self._early: list[int] = []
+        """Signals that came before it was there."""
 
     async def start(self, stdout: int | None = None, stderr: int | None = None) -> None:
         """Start it. A program that is not there ends with 127, as in a shell."""
@@ -41,6 +44,9 @@ class Process:
             self.code, self.problem = NOT_FOUND, f"{self._missing()}: no such file or directory"
         except OSError as error:
             self.code, self.problem = NOT_EXECUTABLE, f"{self.argv[0]}: {error.strerror}"
+        self._begun.set()
+        for number in self._early:
+            self.signal(number)
 
     def _missing(self) -> str:
         return self.directory if self.directory and not os.path.isdir(self.directory) else self.argv[0]
@@ -54,7 +60,9 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Send a signal to it and to what it started."""
-        if self.process is not None and self.code is None:
+        if not self._begun.is_set():
+            self._early.append(number)
+        elif self.process is not None and self.code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
@@ -63,7 +71,8 @@ class Process:
         self.signal(signal.SIGKILL)
 
     async def write(self, data: bytes) -> None:
-        """Give it input; no bytes end it."""
+        """Give it input, once it is there; no bytes end it."""
+        await self._begun.wait()
         pipe = self.process.stdin if self.process is not None else None
         if pipe is None or pipe.is_closing():
             return

@@ -131,7 +131,7 @@ def _lines(values: dict[str, str]) -> list[Line]:
         users = [getpass.getuser()]
     ids = _list(values.get("job", values.get("jobs", "")))
     names, queues = _list(values.get("name", "")), _list(values.get("partition", ""))
-    states = _states(values.get("states", "all" if ids else ""))
+    states = _states(values.get("states", ""))
     nodes = _list(values.get("nodelist", ""))
     found: list[Line] = []
     with open_gateway() as gateway:

@@ -146,6 +146,7 @@ class _Run:
         own = int(self.environment.get("MUSTER_RANK", "0") or 0)
         peers = await self._peers([part.rank for part, _ in self.layout if part.rank != own])
         works: list[asyncio.Future[None]] = []
+        there: list[tuple[Peer, Step, int]] = []
         first = 0
         for index, (part, count) in enumerate(self.layout):
             names = [self._names(first + local, local, index, count, part) for local in range(count)]
@@ -163,9 +164,20 @@ class _Run:
                     gpus_per_task=self.gpus_per_task,
                     gpus_per_node=self.gpus_per_node,
                 )
-                works.append(asyncio.ensure_future(self._there(peers[part.rank], step, first)))
+                there.append((peers[part.rank], step, first))
             first += count
+        for peer, step, begin in there:
+            works.append(asyncio.ensure_future(self._there(peer, await self._call(peer, step), len(step.tasks), begin)))
         return works
+
+    async def _call(self, peer: Peer, step: Step) -> asyncio.StreamReader:
+        """Have another node start its tasks."""
+        try:
+            reader, writer = await connect(peer.host, peer.port, secret(), msgspec.json.encode(step))
+        except (OSError, Gone) as error:
+            raise Refused(f"{peer.node} does not answer: {error}") from None
+        self.remote.append(writer)
+        return reader
 
     async def _here(self, task: int, directory: str, environment: dict[str, str], node: str) -> None:
         """One task on this node."""
@@ -183,24 +195,21 @@ class _Run:
             )
         self._exited(task, await process.wait(), node)
 
-    async def _there(self, peer: Peer, step: Step, first: int) -> None:
-        """The tasks of another node."""
-        left = set(range(len(step.tasks)))
+    async def _there(self, peer: Peer, reader: asyncio.StreamReader, count: int, first: int) -> None:
+        """What the tasks of another node say, until they have ended."""
+        left = dict.fromkeys(range(count))
         try:
-            reader, writer = await connect(peer.host, peer.port, secret(), msgspec.json.encode(step))
-            self.remote.append(writer)
             while left:
                 kind, index, data = await read_frame(reader)
                 if kind == FAULT:
                     raise Refused(data.decode("utf-8", "replace"))
                 task = first + index
                 if kind == EXIT:
-                    left.discard(index)
+                    left.pop(index, None)
                     self._exited(task, int(data), peer.node)
                 elif kind in (STDOUT, STDERR):
                     self.output.put(task, self._outputs(task, peer.node)[kind == STDERR], data)
-            writer.close()
-        except (OSError, Gone) as error:
+        except Gone as error:
             if not self.ended:
                 say("srun", f"{peer.node} has gone in the middle of the step: {error}")
             for index in left:
@@ -480,20 +489,18 @@ async def _pump(pipe: asyncio.StreamReader, put: Callable[[bytes], None]) -> Non
 
 
 async def _reader(source: str) -> asyncio.StreamReader | None:
-    """Standard input or a file, if it can be read without waiting in this thread; None for one that has nothing."""
-    loop = asyncio.get_running_loop()
+    """Standard input or a file; None for one that has nothing."""
     if source != "all":
         return await _file_reader(source)
-    try:
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
-    except (OSError, ValueError):  # a plain file or /dev/null
-        return await _file_reader("/dev/stdin") if _is_file(0) else None
+    kind = os.fstat(0).st_mode
+    if stat.S_ISREG(kind):
+        return await _file_reader("/dev/stdin")
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(0)):
+        return None
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(os.dup(0), "rb")
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     return reader
-
-
-def _is_file(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 async def _file_reader(path: str) -> asyncio.StreamReader:

@@ -69,13 +69,14 @@ async def _run() -> int:
         loop.add_signal_handler(number, ended.set)
     server = await asyncio.start_server(called, None, 0, family=socket.AF_INET)
     port = server.sockets[0].getsockname()[1]
-    line = await _register(key, port)
+    line, held = await _register(key, port)
     gone = asyncio.ensure_future(line.read())
     stop = asyncio.ensure_future(ended.wait())
     await asyncio.wait({gone, stop}, return_when=asyncio.FIRST_COMPLETED)
     if stop.done():
         while running:  # srun is told as well, and its tasks have their grace
             await asyncio.wait(list(running))
+    held.close()
     server.close()
     for task in list(running):
         task.cancel()
@@ -84,7 +85,7 @@ async def _run() -> int:
     return 0
 
 
-async def _register(key: bytes, port: int) -> asyncio.StreamReader:
+async def _register(key: bytes, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Tell the first node; the connection that lives as long as the script."""
     host, master = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0") or 0)
     rank = int(os.environ.get("MUSTER_RANK", "0") or 0)
@@ -93,8 +94,7 @@ async def _register(key: bytes, port: int) -> asyncio.StreamReader:
     until = loop.time() + FIND_S
     while True:
         try:
-            reader, _ = await connect(host, master, key, message)
-            return reader
+            return await connect(host, master, key, message)
         except (OSError, Gone) as error:
             if loop.time() > until:
                 raise Refused(f"the first node of the job cannot be reached at {host}:{master}: {error}") from None
