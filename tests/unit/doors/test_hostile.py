@@ -19,7 +19,7 @@ SECONDS_MAX = 15.0
 """Of the processor, for a file of one MiB."""
 
 ORIGIN = Origin(new_id=lambda: "01900000-0000-7000-8000-000000000001", user="ann", environment={"HOME": "/home/ann"})
-SLOW = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def opens_or_says_where(data: bytes) -> None:
