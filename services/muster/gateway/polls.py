@@ -34,6 +34,7 @@ class Polls:
         self._waiting: dict[str, asyncio.Future[bytes | None]] = {}
         self._asked: dict[str, dict[str, Asked]] = {}
         """Wanted output by node and id."""
+        self.closed = False
         self.woken = 0
         """How many polls were answered because something changed."""
         live.on_change(self._changed)
@@ -45,8 +46,11 @@ class Polls:
         """The node's assignment once it is newer than cycle `after`, or output is wanted; None when time is up.
 
         Raises:
-            Refused: 404, the node is not known; 409, the name is another's, or the agent has seen another log.
+            Refused: 404, the node is not known; 409, the name is another's, or the agent has seen another log; 503, the
+                gateway ends.
         """
+        if self.closed:
+            raise Refused(503, "the gateway ends; ask again", headers={"Retry-After": "1"})
         found = await self._live.read(lambda state: self._now(state, name, after, uid))
         if isinstance(found, bytes):
             return found
@@ -78,7 +82,8 @@ class Polls:
             self._asked.pop(node, None)
 
     def close(self) -> None:
-        """Answer everybody: there is nothing new."""
+        """Answer everybody: there is nothing new, and from here on nothing to wait for."""
+        self.closed = True
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(None)
