@@ -19,7 +19,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    if "\n" in text and not re.search(r"[^\n\x20-\x7e\x85\xa0-\ud7ff]| \n|^[ \n]", text):
+    if "\n" in text and not re.search(r"[^\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff]| \n|^[ \n]", text):
         style: str | None = "|"
     elif _BARE.fullmatch(text) and text.lower() not in _WORDS:
         style = None

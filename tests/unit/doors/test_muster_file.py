@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.cli.main import run as muster
@@ -220,8 +220,18 @@ JOBS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(JOBS)
+@example(
+    JobSubmitted(
+        job="job-0",
+        name="a",
+        user="ann",
+        submitted_us=7,
+        request=JobRequest(groups=(GroupRequest(),)),
+        run=JobRun(command=("\x85\n", "\u2028\na", "a\n\n", " a\nb", "\ufeffa\n", "a \nb")),
+    )
+)
 def test_a_job_that_is_written_is_read_as_the_same_job(job: JobSubmitted) -> None:
     try:
         check_submission(job)
