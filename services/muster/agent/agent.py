@@ -40,6 +40,8 @@ BEAT_S: Final = 5.0
 CHECK_S: Final = 1.0
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 REFUSED_S: Final = 2.0
+OBEYED_S: Final = 0.25
+"""How soon a report says that an assignment was obeyed, if none does before: nobody waits for that word alone."""
 STRANGER_S: Final = 0.2
 """How soon to ask again when the log does not know the node yet."""
 SWEEP_EVERY: Final = 3600
@@ -163,8 +165,7 @@ class Agent:
         if not self.waits:
             if assignment.number > self.home.applied:
                 self.home.obeyed(assignment.number)
-                if assignment.tasks or self.tasks.known:
-                    self.changed.set()
+                asyncio.get_running_loop().call_later(OBEYED_S, self.changed.set)
         self._prepare()
 
     async def _report_loop(self) -> None:
@@ -188,6 +189,7 @@ class Agent:
                 continue
             failures = 0
             self._say("report", "")
+            self._say("name", answer.warning)
             if answer.durable:
                 self.home.extend_lease(sent_us + answer.lease_us)
                 self.announce = self.announce and not announced

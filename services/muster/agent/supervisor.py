@@ -13,7 +13,8 @@ Its folder says everything (see `muster.agent.tasks`):
 
 The task gets a session and a process group of its own. What leaves them stays below the supervisor, which adopts orphans
 (PR_SET_CHILD_SUBREAPER), so when the task's first process has ended, or must, everything below is killed and reaped before
-the end is written. The room for `exit.json` is taken at the start: a full disk does not hide an end.
+the end is written. The room for `exit.json` is taken at the start: a full disk does not hide an end. Only that file is
+synced: the others matter to processes of this boot, and those go with the boot.
 
 Standard library only, and little of it, because every task pays for it. Times are microseconds of `slots.now_us`.
 """
@@ -170,7 +171,6 @@ class Supervisor:
         reserve = os.open(self._path("reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.write(reserve, b" " * RESERVED_BYTES) < RESERVED_BYTES:
             raise OSError(errno.ENOSPC, "no room for the end of the task", self.folder)
-        os.fsync(reserve)
         os.close(reserve)
         wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -186,6 +186,7 @@ class Supervisor:
 
     def _obey(self) -> None:
         """Read the agent's word and do it. A word that was obeyed already changes nothing."""
+        self._judge(now_us())  # nothing begins when the lease is over
         word = read_slot(self._path("control")) or {}
         if word.get("stop"):
             self._terminate(word["kill_at_us"], "told to stop")
@@ -280,7 +281,6 @@ class Supervisor:
             return
         try:
             os.close(os.open(self._path("started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-            sync_folder(self.folder)
         except OSError as error:
             self._end(NOT_STARTED, f"the start cannot be written down: {error}", "node")
             return

@@ -111,7 +111,11 @@ class LocalTask:
 
 
 class Tasks:
-    """All tasks of the node. `changed` is called when there is something new to report."""
+    """All tasks of the node. `changed` is called when there is something new to report.
+
+    That a task is being prepared, or forgotten, is no news to who assigned it: it goes with the next report, whenever that is,
+    so that no report is on its way when the next phase is reached.
+    """
 
     def __init__(
         self, home: Home, inventory: Inventory, runtime: Runtime, groups: Groups, settings: Settings, changed: Callable[[], None]
@@ -239,7 +243,6 @@ class Tasks:
         if strange := [uuid for uuid in item.device_uuids if uuid not in self._visible]:
             self._end(local, 125, f"the device {strange[0]} is not here", "node")
             return local
-        self.changed()
         if self.runtime.slow:
             local.preparing = True
             self.to_prepare.append(local)
@@ -458,7 +461,6 @@ class Tasks:
             self.groups.remove(local.name)
         del self.known[local.key]
         self._by_name.pop(local.name, None)
-        self.changed()
 
     def _load(self) -> None:
         """Find the tasks of the agent before this one."""
