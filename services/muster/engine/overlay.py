@@ -21,7 +21,7 @@ class Overlay:
 
     def take(self, node: Node, shape: Shape, devices: tuple[int, ...], sign: int = 1) -> None:
         """As if a task of this shape stood there too; with sign -1, as if it did not."""
-        free = self._of(node)
+        free = self.free(node)
         free[0] -= sign * shape.cpu_milli
         free[1] -= sign * shape.memory_mib
         free[2] -= sign * shape.disk_mib
@@ -39,9 +39,10 @@ class Overlay:
 
     def enough(self, nodes: Iterable[Node]) -> bool:
         """Whether on none of these nodes more is taken than there is."""
-        return all(min(self._of(node)) >= 0 for node in nodes)
+        return all(min(self.free(node)) >= 0 for node in nodes)
 
-    def _of(self, node: Node) -> list[int]:
+    def free(self, node: Node) -> list[int]:
+        """What is free there."""
         free = self._free.get(node.row)
         if free is None:
             free = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
