@@ -6,12 +6,14 @@ beneficiary then fits, and no victim is left out of whom it would still fit.
 
 Plans are compared by the ranks of their victims, the highest first, like words; then by tasks that lose their work, then
 by the time for which they ran; ties by row (semantics 1). For a single task every node is looked at: an estimate from below
-orders the nodes, and the best `EXACT_MAX` of them are worked out. For a gang, victims are taken off in order of rank until
-it fits, then spared again one by one, the highest rank first. The optimum is not promised for gangs (it is a covering
-problem); legality and minimality are.
+orders the nodes, and the best `EXACT_MAX` of them are worked out; `SETS_MAX` sets of victims are tried in all.
+
+For a gang, victims are taken off in order of rank until it fits, then spared again one by one, the highest rank first. The
+optimum is not promised for gangs (it is a covering problem); legality and minimality are.
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
 from muster.cluster.jobs import Attempt, Job
@@ -29,6 +31,7 @@ from muster.events.decisions import Placement
 
 EXACT_MAX: Final = 64
 SPARED_MAX: Final = 64
+SETS_MAX: Final = 512
 
 Rank = tuple[int, int]
 """Priority, and 1 if it has started: what was bound and not started loses nothing."""
@@ -104,10 +107,11 @@ def _single(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | N
             estimates.append((*least, row))
     estimates.sort()
     best: tuple[tuple[list[Rank], int, int, int], Found] | None = None
+    tries = Tries()
     for tried, (least_rank, _, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
-        found = _on_node(state, state.ledger.node(row), shape, job, lifted)
+        found = _on_node(state, state.ledger.node(row), shape, job, lifted, tries)
         if found is not None:
             devices, victims = found
             taken = [attempt for attempt in victims if attempt.phase != "stop"]
@@ -162,12 +166,24 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) 
     return None
 
 
-def _on_node(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -> tuple[tuple[int, ...], list[Attempt]] | None:
-    """The devices of one task here, and the fewest victims for it; None if all of them would not be enough."""
+class Tries:
+    """Counts the sets of victims that one search tries."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = SETS_MAX
+
+
+def _on_node(
+    state: State, node: Node, shape: Shape, job: Job, lifted: Lifted, tries: Tries
+) -> tuple[tuple[int, ...], list[Attempt]] | None:
+    """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
     stopping, victims = _on(state, node, job, lifted)
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)
+        start = plan.mark()
         gone: list[Attempt] = []
         for attempt in victims:
             if _fits_here(state, node, shape):
@@ -183,9 +199,57 @@ def _on_node(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -
             if not _fits_here(state, node, shape):
                 plan.undo(mark)
                 needed.append(attempt)
+        if len(needed) > 1:
+            plan.undo(start)
+            highest = max([rank(attempt) for attempt in needed])
+            needed = _best_set(state, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
+            for attempt in needed:
+                plan.without(attempt, node)
         devices = devices_for(node.device_free, shape, node.row, state)
     assert devices is not None
     return devices, [*stopping, *sorted(needed, key=_order)]
+
+
+def _best_set(
+    state: State, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
+) -> list[Attempt]:
+    """The victims with the best ranks, then costs, of all sets that will do, of which `known` is one.
+
+    From the highest rank down: the fewest of one rank with which it still fits if all below it go, and each choice of so many.
+    """
+    ranks: dict[Rank, list[Attempt]] = {}
+    for attempt in sorted(among, key=_order):
+        ranks.setdefault(rank(attempt), []).append(attempt)
+    order = sorted(ranks, reverse=True)
+    best = _cost(state, known), known
+
+    def descend(at: int, chosen: list[Attempt]) -> None:
+        nonlocal best
+        if at == len(order):
+            cost = _cost(state, chosen)
+            if cost < best[0]:
+                best = cost, chosen
+            return
+        below = [attempt for one in order[at + 1 :] for attempt in ranks[one]]
+        for size in range(len(ranks[order[at]]) + 1):
+            enough = False
+            for some in combinations(ranks[order[at]], size):
+                if not tries.left:
+                    return
+                tries.left -= 1
+                mark = plan.mark()
+                for attempt in (*chosen, *some, *below):
+                    plan.without(attempt, node)
+                fit = _fits_here(state, node, shape)
+                plan.undo(mark)
+                if fit:
+                    enough = True
+                    descend(at + 1, [*chosen, *some])
+            if enough:
+                return
+
+    descend(0, [])
+    return best[1]
 
 
 def _fits_here(state: State, node: Node, shape: Shape) -> bool:
