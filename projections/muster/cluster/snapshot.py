@@ -25,7 +25,7 @@ from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Goes up with every change of what is below; a snapshot of another schema is not read."""
 
 
@@ -154,6 +154,7 @@ class _Snapshot(_Row):
     rows: int
     jobs: tuple[_Job, ...]
     nominations: tuple[_Nomination, ...]
+    retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
 def encode(state: State) -> bytes:
@@ -190,6 +191,7 @@ def encode(state: State) -> bytes:
                     for key, nomination in sorted(state.nominations.items(), key=lambda item: item[0])
                 ]
             ),
+            retired=tuple(state.retired.items()),  # in their order, which is state
         )
     )
 
@@ -219,6 +221,7 @@ def decode(data: bytes) -> State:
     state.positions = dict(snapshot.positions)
     state.lease_until_us = snapshot.lease_until_us
     state.beat_us = snapshot.beat_us
+    state.retired = dict(snapshot.retired)
     state.missing = dict.fromkeys(snapshot.missing)
     state.back = dict.fromkeys(snapshot.back)
     state.more = snapshot.more

@@ -58,6 +58,7 @@ class State:
         "pending_total",
         "policy",
         "positions",
+        "retired",
         "running",
         "stopping",
         "term",
@@ -80,6 +81,8 @@ class State:
         """When the last beat was."""
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger()
+        self.retired: dict[str, tuple[tuple[str, str], ...]] = {}
+        """Earlier lives, uid and boot, of the nodes of a name: what still comes from one is late, however late. Oldest first."""
         self.missing: dict[int, None] = {}
         """Rows that were not heard at the last beat."""
         self.nominations: dict[InstanceKey, Nomination] = {}

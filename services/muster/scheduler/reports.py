@@ -26,9 +26,6 @@ from muster.events.nodes import (
     TaskStarted,
 )
 
-RETIRED_MAX: Final = 16
-"""So many earlier lives of a node's name are known, so that a late report of one is told."""
-
 PREPARING, READY, RUNNING, ENDED = range(4)
 _LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "leaving": RUNNING, "exited": ENDED, "lost": ENDED}
 
@@ -53,7 +50,7 @@ class Agent:
 class Agents:
     """What is remembered of all agents, and what the reports of the present cycle have said already."""
 
-    __slots__ = ("_floor", "_joined", "_lives", "_retired", "_shown", "registered")
+    __slots__ = ("_floor", "_joined", "_lives", "_shown", "registered")
 
     def __init__(self, number: int = 0) -> None:
         """`number` is the cycle of the state with which reading begins: of what was before, only the state tells."""
@@ -61,7 +58,6 @@ class Agents:
         self._joined: dict[TaskKey, int] = {}
         """In which cycle a member joined its attempt later than the rest."""
         self._lives: dict[str, Agent] = {}
-        self._retired: dict[str, tuple[tuple[str, str], ...]] = {}
         self._shown: dict[TaskKey, int] = {}
         self.registered: dict[str, str] = {}
         """Uid by name of the nodes that this cycle registers."""
@@ -79,14 +75,17 @@ class Agents:
         return agent.source if agent is not None else ""
 
     def late(self, report: NodeReport) -> bool:
-        """Whether something newer was read from this node: an earlier report, boot or machine speaks here."""
-        if (report.uid, report.boot) in self._retired.get(report.node, ()):
-            return True
+        """Whether something newer was read from this boot of the node."""
         agent = self._lives.get(report.uid)
         return agent is not None and agent.boot == report.boot and report.sequence < agent.sequence
 
     def differences(self, state: State, report: NodeReport) -> list[Event]:
-        """The inputs that lead from the state to what the report says. Changes nothing."""
+        """The inputs that lead from the state to what the report says. Changes nothing.
+
+        None where an earlier boot or machine speaks: what comes from it is late.
+        """
+        if _is_retired(state, report):
+            return []
         node = registered(state, report.node)
         if node is None or node.uid != report.uid:
             return [] if report.spec is None else self._arrival(report, report.spec)
@@ -105,6 +104,8 @@ class Agents:
 
     def accept(self, state: State, report: NodeReport, source: str, events: list[Event]) -> None:
         """The report was read and these inputs are made of it."""
+        if _is_retired(state, report):
+            return
         agent = self._lives.get(report.uid)
         if agent is None or agent.boot != report.boot:
             agent = self._lives[report.uid] = Agent(report.boot, report.sequence, source)
@@ -124,13 +125,10 @@ class Agents:
                 self.registered[event.node] = event.uid
 
     def learn(self, state: State, event: NodeRegistered) -> None:
-        """Before a registration is folded: the life of the node that it ends is over for good."""
+        """Before a registration is folded: a machine that it replaces is not heard again."""
         node = registered(state, event.node)
-        if node is not None and (node.uid != event.uid or node.boot != event.boot):
-            earlier = self._retired.get(event.node, ())
-            self._retired[event.node] = (*earlier[1 - RETIRED_MAX :], (node.uid, node.boot))
-            if node.uid != event.uid:
-                self._lives.pop(node.uid, None)
+        if node is not None and node.uid != event.uid:
+            self._lives.pop(node.uid, None)
 
     def join(self, event: MembersReplaced, number: int) -> None:
         """These members joined their attempt in this cycle: a report that applied only earlier ones cannot name them."""
@@ -144,8 +142,6 @@ class Agents:
         if len(self._lives) > 1000 + 2 * len(state.node_rows):
             uids = dict.fromkeys([node.uid for node in state.nodes if node is not None])
             self._lives = {uid: agent for uid, agent in self._lives.items() if uid in uids}
-        if len(self._retired) > 1000 + 2 * len(state.node_rows):
-            self._retired = {name: lives for name, lives in self._retired.items() if name in state.node_rows}
 
     def _arrival(self, report: NodeReport, spec: NodeSpec) -> list[Event]:
         """A node, or a boot of it, that the state does not know: what ran before has ended, so its tasks say nothing."""
@@ -193,6 +189,18 @@ class Agents:
         if attempt.bound_cycle <= self._floor and attempt.instance.job.request.degraded_grace_us:
             return max(joined, self._floor)  # it may have been replaced before reading began
         return joined
+
+
+def _is_retired(state: State, report: NodeReport) -> bool:
+    """Whether another life of the node is known to be later than the one that speaks here.
+
+    A node that was removed may come back as it was, as long as no other has its name.
+    """
+    life = (report.uid, report.boot)
+    if life not in state.retired.get(report.node, ()):
+        return False
+    node = registered(state, report.node)
+    return node is not None and (node.uid, node.boot) != life
 
 
 def registered(state: State, name: str) -> Node | None:

@@ -1,0 +1,85 @@
+"""Faults of the scheduler that the simulated world found, each as its smallest case."""
+
+from typing import Any
+
+from muster.cluster import snapshot
+from muster.events.base import Event
+from muster.events.codec import decode_cycle, encode, encode_entry
+from muster.events.nodes import NodeRegistered, NodeRemoved
+from muster.scheduler.core import Core, Message
+from tests.simulation.small_world import report, spec
+from tests.support.build import S, exited, job, node, ready, started
+from tests.support.driver import Driver
+
+
+class Leader:
+    """A core that leads and is told what arrives on `muster.nodes`."""
+
+    def __init__(self, core: Core, offset: int = 0) -> None:
+        self.core = core
+        self.offset = offset
+        core.read_back(core.start_term(core.state.at_us, "0" * 32, "h", "b", 0))
+
+    def hear(self, **said: Any) -> list[Any]:
+        """A report arrives; the inputs that are made of it."""
+        data = encode(report("n1", **said))
+        self.core.offer(Message("muster.nodes/0", self.offset, data, 0, "n1"))
+        self.offset += 1
+        record = self.core.cycle(self.core.state.at_us + S)
+        if record is None:
+            return []
+        self.core.read_back(record)
+        return list(decode_cycle(record).inputs)
+
+    def say(self, event: Event) -> None:
+        """An operator's word."""
+        self.core.offer(Message("muster.operations/0", 0, encode_entry(event), 0))
+        record = self.core.cycle(self.core.state.at_us + S)
+        assert record is not None
+        self.core.read_back(record)
+
+    def successor(self) -> "Leader":
+        """A scheduler that knows the state from a snapshot, and nothing else."""
+        state = snapshot.decode(snapshot.encode(self.core.state))
+        return Leader(Core("main", state, self.core.head), self.offset)
+
+
+def test_a_late_report_of_an_earlier_boot_says_nothing_to_a_scheduler_that_did_not_see_the_reboot() -> None:
+    leader = Leader(Core("main"))
+    leader.hear(boot="boot-1", spec=spec("n1"))
+    assert [type(event) for event in leader.hear(boot="boot-2", spec=spec("n1"))] == [NodeRegistered]
+    later = leader.successor()
+    assert later.hear(boot="boot-1", sequence=9, spec=spec("n1")) == []
+    found = later.core.state.node("n1")
+    assert found is not None
+    assert found.boot == "boot-2"
+
+
+def test_a_late_report_of_a_machine_that_was_replaced_says_nothing() -> None:
+    leader = Leader(Core("main"))
+    leader.hear(uid="old", spec=spec("n1"))
+    assert [type(event) for event in leader.hear(uid="new", spec=spec("n1"))] == [NodeRegistered]
+    assert leader.successor().hear(uid="old", sequence=9, spec=spec("n1")) == []
+
+
+def test_a_late_report_of_a_machine_that_was_removed_does_not_drive_out_its_successor() -> None:
+    leader = Leader(Core("main"))
+    leader.hear(uid="old", spec=spec("n1"))
+    leader.say(NodeRemoved(node="n1", uid="old"))
+    assert leader.core.state.node("n1") is None
+    leader.hear(uid="new", spec=spec("n1"))
+    assert leader.successor().hear(uid="old", sequence=9, spec=spec("n1")) == []
+
+
+def test_nobody_forgets_a_job_because_a_wall_clock_was_set_forward() -> None:
+    """The clock of whoever starts cold may be hours ahead of the broker's, by which a repeated submission is judged."""
+    driver = Driver()
+    driver.step(node("n1"), job("j1"))
+    driver.step(ready("j1"))
+    driver.step(started("j1"), exited("j1"))
+    assert driver.state.jobs["j1"].over_us
+    driver.lead(gap_us=2 * driver.state.policy.forget_after_us)
+    driver.step()
+    assert "j1" in driver.state.jobs
+    driver.step(after_s=driver.state.policy.forget_after_us // S)
+    assert "j1" not in driver.state.jobs
