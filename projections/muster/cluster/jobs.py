@@ -208,5 +208,5 @@ class Job:
         self.avoid: tuple[str, ...] = ()
         """Uids of nodes that failed to start it."""
         self.over_us = 0
-        """When its last instance ended; 0 before."""
+        """When its last instance ended, later by what nobody led since; 0 before."""
         self.rejected = ""
