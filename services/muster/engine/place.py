@@ -71,7 +71,7 @@ class Placer:
     def find(self, job: Job) -> tuple[Placement, ...] | None:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
-        excluded = self.excluded(job.avoid)
+        excluded = self.excluded(job.avoid) if job.avoid else 0
         if gang.single:
             spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
             return None if spot is None else (Placement(0, spot[0], spot[1]),)
