@@ -21,6 +21,7 @@ from muster.events.codec import (
     encode,
     encode_cycle,
     encode_entry,
+    encode_frame,
 )
 from muster.events.edge import REPORT_MAX_BYTES, Edge
 from muster.events.entries import SHARED_MAX, Entries
@@ -378,7 +379,11 @@ def test_a_record_comes_back_as_it_was_and_has_one_encoding(inputs: list[Event],
     data = encode_cycle(cycle)
     assert decode_cycle(data) == cycle
     assert encode_cycle(decode_cycle(data)) == data
-    assert encode_cycle(cycle, tuple(encode_entry(event) for event in inputs)) == data
+    encoded = tuple(encode_entry(event) for event in inputs)
+    assert encode_cycle(cycle, encoded) == data
+    for buffer in (bytearray(), bytearray(b"x" * 100_000)):
+        assert [encode_cycle(cycle, encoded, buffer), encode_cycle(cycle, None, buffer)] == [data, data]
+    assert encode_frame(cycle) == encode_cycle(msgspec.structs.replace(cycle, inputs=(), decisions=()))
     assert json.dumps(json.loads(data), separators=(",", ":"), ensure_ascii=False).encode() == data
     assert data.index(b'"a/1"') < data.index(b'"muster.jobs/0"')
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from muster.events.edge import Edge, Malformed, check_submission, decode_report
-from muster.events.entries import Entries, UnknownKind, encode
+from muster.events.entries import Entries, UnknownKind, encode, encode_into
 from muster.events.record import Cycle, Envelope
 from muster.events.registry import INPUTS, KINDS, VERSIONS
 
@@ -31,6 +31,7 @@ __all__ = [
     "encode",
     "encode_cycle",
     "encode_entry",
+    "encode_frame",
     "open_envelope",
 ]
 
@@ -80,20 +81,33 @@ def open_envelope(envelope: Envelope) -> Cycle:
     )
 
 
-def encode_cycle(cycle: Cycle, inputs: Iterable[bytes] | None = None) -> bytes:
-    """The record's bytes. `inputs`, where given, are the entries of `cycle.inputs` already encoded."""
-    raw = _entries.plain(cycle.inputs) if inputs is None else list(map(msgspec.Raw, inputs))
-    return encode(
-        Envelope(
-            cell=cycle.cell,
-            number=cycle.number,
-            term=cycle.term,
-            at_us=cycle.at_us,
-            started=cycle.started,
-            inputs=cast(Any, raw),  # written as the Raw of each entry would be
-            decisions=cast(Any, _entries.plain(cycle.decisions)),
-            positions=cycle.positions,
-            policy=cycle.policy,
-            previous=cycle.previous,
-        )
+def encode_cycle(cycle: Cycle, inputs: Iterable[bytes] | None = None, buffer: bytearray | None = None) -> bytes:
+    """The record's bytes.
+
+    Args:
+        cycle: what it says.
+        inputs: the entries of `cycle.inputs`, where they are encoded already.
+        buffer: where it is put together; one that is used again and again saves asking for large memory. It is overwritten.
+    """
+    entries = _entries.plain(cycle.inputs) if inputs is None else msgspec.Raw(b"[" + b",".join(inputs) + b"]")
+    envelope = Envelope(
+        cell=cycle.cell,
+        number=cycle.number,
+        term=cycle.term,
+        at_us=cycle.at_us,
+        started=cycle.started,
+        inputs=cast(Any, entries),  # written as the Raw of each entry would be
+        decisions=cast(Any, _entries.plain(cycle.decisions)),
+        positions=cycle.positions,
+        policy=cycle.policy,
+        previous=cycle.previous,
     )
+    if buffer is None:
+        return encode(envelope)
+    encode_into(envelope, buffer)
+    return bytes(buffer)
+
+
+def encode_frame(cycle: Cycle) -> bytes:
+    """The record's bytes as they would be without entries."""
+    return encode_cycle(msgspec.structs.replace(cycle, inputs=(), decisions=()))

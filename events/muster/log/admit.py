@@ -90,6 +90,18 @@ def admit(head: Head, data: bytes) -> Admitted | Void | Halt:
     return Halt(_broken(head, envelope))
 
 
+def admit_own(head: Head, frame: bytes, data: bytes) -> Admitted | Void | Halt:
+    """Judge `data`, a cycle's record that this process made itself: the verdict of `admit`, found sooner.
+
+    `frame` is the record without its entries (`encode_frame`). All that `admit` compares stands in the frame; of the entries
+    it wants no more than that they are JSON, which what our encoder wrote is. An admitted envelope comes without entries.
+    """
+    verdict = admit(head, frame)
+    if isinstance(verdict, Admitted):
+        return Admitted(_next(head, verdict.envelope, data), verdict.envelope)
+    return admit(head, data)
+
+
 def _next(head: Head, envelope: Envelope, data: bytes) -> Head:
     own = digest(data)
     return Head(head.cell, envelope.number, envelope.term, own, (*head.recent[1 - RECENT :], own))

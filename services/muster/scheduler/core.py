@@ -12,11 +12,11 @@ from muster.cluster.check import check
 from muster.cluster.state import State
 from muster.engine.step import Engine
 from muster.events.base import Event
-from muster.events.codec import encode_cycle, open_envelope
+from muster.events.codec import encode_cycle, encode_frame, open_envelope
 from muster.events.decisions import MembersReplaced
 from muster.events.nodes import NodeRegistered
 from muster.events.record import Cycle, TermStarted
-from muster.log.admit import Admitted, Halt, Head, Void, admit, genesis
+from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis
 from muster.log.errors import OperatingError
 from muster.scheduler.messages import BufferFull, Message, UnknownSource
 from muster.scheduler.recorder import MESSAGES_MAX, Recorder
@@ -41,7 +41,10 @@ class Core:
         self.voids: dict[str, int] = {}
         """How many records were void, by reason."""
         self._pending: bytes | None = None
+        self._frame = b""
+        """The pending cycle without its entries."""
         self._folded = False
+        self._buffer = bytearray()
         check(self.engine.state.number == self.head.number, "a head and a state of different cycles")
 
     @property
@@ -140,7 +143,8 @@ class Core:
         decisions = engine.step(self.head.number + 1, self.term, at_us, inputs, positions)
         self._join(self.head.number + 1, decisions)
         cycle = self._record(self.term, at_us, inputs=tuple(inputs), decisions=tuple(decisions), positions=positions)
-        self._pending = encode_cycle(cycle, tuple(recorded.encoded))
+        self._pending = encode_cycle(cycle, recorded.encoded, self._buffer)
+        self._frame = encode_frame(cycle)
         return self._pending
 
     def read_back(self, data: bytes) -> None:
@@ -156,11 +160,13 @@ class Core:
     def follow(self, data: bytes) -> Admitted | Void | Halt:
         """Judge the next record of the log and fold it in if it is admitted: another's, or our own.
 
+        The envelope of a cycle that this scheduler made comes without entries: they are folded already.
+
         Raises:
             Replaced: a cycle of ours is in flight and this one was admitted in its place, or ours is void.
         """
-        verdict = admit(self.head, data)
         own = self._pending is not None and data == self._pending
+        verdict = admit_own(self.head, self._frame, data) if own and self._folded else admit(self.head, data)
         if isinstance(verdict, Admitted):
             if self._folded and not own:
                 raise Replaced(f"cell {self.cell}: another's record was admitted as cycle {verdict.head.number}")
