@@ -122,8 +122,8 @@ def _anybody(state: State, attempt: Attempt, job: Job) -> bool:
     return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
 
 
-def _everybody_there(state: State, node: Node, shape: Shape, job: Job, lifted: Any) -> Any:
-    found = _on_node(state, node, shape, job, lifted)
+def _everybody_there(state: State, node: Node, shape: Shape, job: Job, lifted: Any, tries: Any) -> Any:
+    found = _on_node(state, node, shape, job, lifted, tries)
     if found is None:
         return None
     stopping, victims = preempt._on(state, node, job, lifted)
