@@ -119,7 +119,15 @@ def _task_ready(state: State, event: TaskReady) -> None:
 
 def _task_started(state: State, event: TaskStarted) -> None:
     task = _task(state, event)
-    if task is not None and (task.phase == "ready" or task.phase == "preparing"):
+    if task is None:
+        return
+    if task.phase == "preparing":  # a single task runs without waiting for others
+        task.phase = "running"
+        attempt = task.attempt
+        attempt.ready += 1
+        if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
+            state.todo[attempt.instance.key] = None
+    elif task.phase == "ready":
         task.phase = "running"
 
 
@@ -132,10 +140,11 @@ def _task_exited(state: State, event: TaskExited) -> None:
     if task.phase == "leaving":
         release(state, task, "lost")
         return
+    ran = task.phase == "running"
     release(state, task, "exited")
     if attempt.phase == "stop":
         return
-    if attempt.phase == "prepare":
+    if attempt.phase == "prepare" and not ran:
         fault(state, attempt, Fault("start-failed", event.code, task.node.name, event.blame or "node"))
     elif event.code:
         fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
@@ -286,7 +295,8 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     instance = attempt.instance
     instance.phase = "running"
     instance.start_failures = 0
-    state.todo.pop(instance.key, None)
+    if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
+        state.todo.pop(instance.key, None)
     if instance.job.request.time_limit_us is None:
         state.timers.cancel(("attempt", event.job, event.instance))
     else:

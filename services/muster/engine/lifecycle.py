@@ -31,13 +31,14 @@ def next_decision(state: State, instance: Instance) -> Event | None:
         return None if attempt.held else _ended(state, attempt, attempt.stop_reason, attempt.stop_node, attempt.stop_code)
     if instance.cancelling:
         return _leave(state, attempt, "cancelled", "", 0)
+    if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
+        if attempt.fault is None or attempt.fault.reason == "member-failed":  # it ran, whatever came of it
+            return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
     if attempt.fault is not None:
         if attempt.fault.lost and attempt.phase == "run" and succeeded(attempt):
             return _leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
         return _faulty(state, attempt, attempt.fault)
     if attempt.phase == "prepare":
-        if attempt.ready == len(attempt.tasks):
-            return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
         return _leave(state, attempt, "finished", "", 0)

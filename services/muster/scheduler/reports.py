@@ -173,8 +173,8 @@ class Agents:
             named[key] = None
             found = _held(state, node, key)
             if found is not None:
-                phase, starts = found
-                _advance(task, max(phase, shown.get(key, 0)), starts, events)
+                phase, may_run = found
+                _advance(task, max(phase, shown.get(key, 0)), may_run, events)
         for held in node.tasks:
             attempt = held.attempt
             if attempt.bound_cycle <= report.applied:
@@ -232,8 +232,11 @@ def _foreign_use(report: NodeReport, devices: tuple[str, ...]) -> ForeignUseChan
     )
 
 
-def _held(state: State, node: Node, key: TaskKey) -> tuple[int, bool] | None:
-    """The phase of a task that the state holds on this node, and whether its attempt was started; else None."""
+def _held(state: State, node: Node, key: TaskKey) -> tuple[int, str] | None:
+    """The phase of a task that the state holds on this node, and whether it may run; else None.
+
+    It may when its attempt was `started`, and also when it is `alone` in one that was bound only; else it `waits`.
+    """
     job = state.jobs.get(key[0])
     if job is None or key[1] >= len(job.instances):
         return None
@@ -243,23 +246,27 @@ def _held(state: State, node: Node, key: TaskKey) -> tuple[int, bool] | None:
     task = attempt.tasks.get(key[3])
     if task is None or task.node is not node or not task.holding:
         return None
-    return _LEVELS[task.phase], attempt.phase != "prepare"
+    if attempt.phase != "prepare":
+        return _LEVELS[task.phase], "started"
+    return _LEVELS[task.phase], "alone" if job.gang.single else "waits"
 
 
-def _advance(task: TaskReport, phase: int, starts: bool, events: list[Event]) -> None:
+def _advance(task: TaskReport, phase: int, may_run: str, events: list[Event]) -> None:
     """The inputs from one phase of a task to the reported one."""
     reported = _LEVELS[task.phase]
     if reported <= phase:
         return
     job, instance, attempt, rank = task.job, task.instance, task.attempt, task.rank
     if reported == ENDED:
+        if may_run == "alone" and phase < RUNNING and not task.blame:  # it ran and ended between two reports
+            events.append(TaskStarted(job=job, instance=instance, attempt=attempt, rank=rank))
         events.append(
             TaskExited(
                 job=job, instance=instance, attempt=attempt, rank=rank, code=task.code, blame=task.blame, reason=task.reason
             )
         )
         return
-    if phase < READY:
+    if phase < READY and not (reported == RUNNING and may_run == "alone"):
         events.append(TaskReady(job=job, instance=instance, attempt=attempt, rank=rank, port=task.port))
-    if reported == RUNNING and starts:
+    if reported == RUNNING and may_run != "waits":
         events.append(TaskStarted(job=job, instance=instance, attempt=attempt, rank=rank))
