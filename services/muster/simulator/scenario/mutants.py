@@ -372,7 +372,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-gang": _instead(Placer, "find", _partial),
     "no-group-minimum": _instead(Placer, "find", _minimum_of_the_whole),
     "only-the-minimum": _instead(Placer, "find", _only_the_minimum),
-    "one-order-of-groups": _instead(place, "ORDERS_MAX", 1),
+    "greedy-groups": _both(_instead(place, "ORDERS_MAX", 1), _instead(Placer, "_packed", lambda *args: None)),
     "no-barrier": _instead(Emitter, "emit", _no_barrier),
     "no-degradation": _instead(lifecycle, "_faulty", _no_degradation),
     "no-requeue": _instead(lifecycle, "_ended", _no_requeue),
