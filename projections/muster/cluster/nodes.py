@@ -103,6 +103,7 @@ class Node:
         "plain",
         "quarantined_until_us",
         "row",
+        "shares_moved",
         "silences",
         "spec",
         "tasks",
@@ -140,6 +141,8 @@ class Node:
         self.whole_free = 0
         self.level_of: list[int] = []
         """The level of each device that is in use and not full, in thousandths of it that are free; else -1."""
+        self.shares_moved = False
+        """Whether `level_of` has changed since the indexes followed."""
         self.indexed_whole = 0
         self.indexed_levels: list[int] = []
         self.indexed_cpu = 0
@@ -202,4 +205,5 @@ class Node:
         """How many devices are entirely free, and the levels of those in use."""
         pairs = list(zip(self.device_free, self.device_units, strict=True))
         self.whole_free = sum([free == units for free, units in pairs])
+        self.shares_moved = True
         self.level_of = [free * LEVELS // units if 0 < free < units else -1 for free, units in pairs]
