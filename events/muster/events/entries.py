@@ -144,7 +144,9 @@ class Entries:
         self.lines: Callable[[bytes], list[Any]] = msgspec.json.Decoder(_newest_forms(kinds, versions, _Head)).decode_lines
         """Entries of newest version one after another, submissions without their parts, as structures that `encode_lines`
         writes canonically; raises one of `BAD_BYTES`."""
-        self._all_newest: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list.__class_getitem__(forms)).decode
+        self.forms: Any = list.__class_getitem__(forms)
+        """The type of many entries of newest version. What is decoded of it is for `events`."""
+        self._all_newest: Callable[[bytes], list[Any]] = msgspec.json.Decoder(self.forms).decode
 
     def encode(self, event: Event) -> bytes:
         """The entry as it stands in a record."""
@@ -173,14 +175,18 @@ class Entries:
     def decode_all(self, entries: Sequence[msgspec.Raw]) -> tuple[Event, ...]:
         """Many events at once; see `decode`."""
         try:
-            return tuple(
-                [
-                    self.submitted(body) if isinstance(body := entry.body, Submission) else body
-                    for entry in self._all_newest(b"[" + b",".join(entries) + b"]")
-                ]
-            )
+            return self.events(self._all_newest(b"[" + b",".join(entries) + b"]"))
         except BAD_BYTES:
             return tuple([self.decode(entry) for entry in entries])
+
+    def events(self, entries: list[Any]) -> tuple[Event, ...]:
+        """The events of entries that were decoded as `forms` says.
+
+        Raises:
+            One of `BAD_BYTES`: a part of a submission does not decode.
+        """
+        submitted: Callable[[Any], JobSubmitted] = self.submitted
+        return tuple([submitted(body) if type(body := entry.body) is _Whole else body for entry in entries])
 
     def submitted(self, body: Submission) -> JobSubmitted:
         """The submission with its parts.

@@ -12,11 +12,11 @@ from muster.cluster.check import check
 from muster.cluster.state import State
 from muster.engine.step import Engine
 from muster.events.base import Event
-from muster.events.codec import encode_cycle, encode_frame, open_envelope
+from muster.events.codec import encode_cycle, encode_frame, open_envelope, open_record
 from muster.events.decisions import MembersReplaced
 from muster.events.nodes import NodeRegistered
 from muster.events.record import Cycle, TermStarted
-from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis
+from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis, judge
 from muster.log.errors import OperatingError
 from muster.scheduler.messages import BufferFull, Message, UnknownSource
 from muster.scheduler.recorder import MESSAGES_MAX, Recorder
@@ -160,18 +160,25 @@ class Core:
     def follow(self, data: bytes) -> Admitted | Void | Halt:
         """Judge the next record of the log and fold it in if it is admitted: another's, or our own.
 
-        The envelope of a cycle that this scheduler made comes without entries: they are folded already.
+        The envelope of an admitted record may come without its entries: they are folded.
 
         Raises:
             Replaced: a cycle of ours is in flight and this one was admitted in its place, or ours is void.
         """
         own = self._pending is not None and data == self._pending
-        verdict = admit_own(self.head, self._frame, data) if own and self._folded else admit(self.head, data)
+        cycle = None
+        if own and self._folded:
+            verdict = admit_own(self.head, self._frame, data)
+        elif opened := open_record(data):
+            envelope, cycle = opened
+            verdict = judge(self.head, data, envelope, bool(cycle.inputs or cycle.decisions))
+        else:
+            verdict = admit(self.head, data)
         if isinstance(verdict, Admitted):
             if self._folded and not own:
                 raise Replaced(f"cell {self.cell}: another's record was admitted as cycle {verdict.head.number}")
             if not self._folded:
-                self._fold(open_envelope(verdict.envelope))
+                self._fold(cycle if cycle is not None else open_envelope(verdict.envelope))
             self.head = verdict.head
             self._pending = None
             self._folded = False
