@@ -202,7 +202,8 @@ class Job:
         self.priority = request.priority
         self.place = place
         self.submitted_us = submitted_us
-        self.instances: list[Instance] = [Instance(self, index) for index in range(request.array or 1)]
+        array = request.array
+        self.instances: list[Instance] = [Instance(self, 0)] if array is None else [Instance(self, at) for at in range(array)]
         self.open = len(self.instances)
         """Instances that have not ended."""
         self.avoid: tuple[str, ...] = ()

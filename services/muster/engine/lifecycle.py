@@ -41,7 +41,7 @@ def next_decision(state: State, instance: Instance) -> Event | None:
     if attempt.phase == "prepare":
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
-        return _leave(state, attempt, "finished", "", 0)
+        return _leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)
     if not attempt.held:
         return _ended(state, attempt, "task-missing", "", 0)
     return None
@@ -106,12 +106,17 @@ def _leave(state: State, attempt: Attempt, reason: str, node: str, code: int) ->
     )
 
 
+def _finished(attempt: Attempt) -> Event:
+    job, index = attempt.instance.key
+    return AttemptEnded(job=job, instance=index, attempt=attempt.number, then="finished", reason="finished")
+
+
 def _ended(state: State, attempt: Attempt, reason: str, node: str, code: int) -> Event:
     """Nothing is held: back to the queue, or over."""
     instance = attempt.instance
     job = instance.job
     if reason == "finished" and not instance.cancelling:
-        return AttemptEnded(job=job.id, instance=instance.index, attempt=attempt.number, then="finished", reason=reason)
+        return _finished(attempt)
     then = "pending"
     charged = False
     not_before_us = 0
