@@ -1,7 +1,8 @@
 """Per shape: which nodes may be asked at all, kept and repaired for the nodes that changed.
 
-`bits` are the rows that pass the filters of the policy, repaired for the rows that were altered. `vain` are those on which a task
-was tried in vain: a row leaves it when something is freed there. Both are caches: dropped, they are made anew and change no decision.
+`bits` are the rows that pass the filters of the policy, repaired for the rows that were altered. `vain` are those on which
+a task was tried in vain: a row leaves it when something is freed there. Both are caches: dropped, they are made anew and
+change no decision.
 """
 
 from collections.abc import Sequence
