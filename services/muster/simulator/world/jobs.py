@@ -67,7 +67,7 @@ def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool) -> P
     asked: dict[str, Any] = {"priority": random.choice((0, 0, 0, 1, 5)), "grace_us": random.choice((0, 2, 6)) * MILLION}
     behaviour: dict[str, Any] = {
         "ready_us": random.randint(100_000, 4 * MILLION),
-        "runtime_us": random.randint(2 * MILLION, 35 * MILLION),
+        "runtime_us": random.randint(2, 30) * MILLION if random.randrange(4) else random.randint(60, 110) * MILLION,
         "stop_us": random.choice((100_000, 1_500_000, None)),
     }
     may_fail = False

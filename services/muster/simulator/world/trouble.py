@@ -4,7 +4,7 @@ A fault ends by itself after a while, or with `World.calm`. Whatever an operator
 only when it has no power.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
@@ -21,10 +21,14 @@ KIND_PERCENT = 65
 """How likely a seed has faults of a kind at all."""
 
 
+FOCUS_WEIGHT = 12
+
+
 class Trouble:
     """The faults of one seed."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", focus: Sequence[str] = ()) -> None:
+        """`focus` names kinds (methods) that are to be there and frequent, whatever is drawn."""
         self.world = world
         self.random = world.random
         self.over = False
@@ -36,9 +40,12 @@ class Trouble:
             (4, self._leader_killed_at_an_await),
             (4, self._stopped),
             (3, self._leader_stopped),
+            (3, self._leader_stopped_at_an_await),
             (2, self._all_schedulers_stopped),
             (6, self._cut),
             (3, self._isolated),
+            (2, self._leader_cut_from_topics),
+            (1, self._gateways_cut_from_topics),
             (2, self._unreadable),
             (3, self._clock_stepped),
             (3, self._snapshot_spoilt),
@@ -56,6 +63,8 @@ class Trouble:
         chosen = [kind for kind in kinds if self.random.randrange(100) < KIND_PERCENT]
         self._kinds = chosen or list(kinds)
         self._pace_us = self.random.choice((2, 4, 8)) * MILLION
+        if focus:
+            self._kinds += [(FOCUS_WEIGHT, kind) for _, kind in kinds if kind.__name__ in focus]
 
     def begin(self, until_us: int) -> None:
         """Faults from now on until then."""
@@ -133,6 +142,20 @@ class Trouble:
         self._stop(leader.process, self._span_us())
         return "leader stopped"
 
+    def _leader_stopped_at_an_await(self) -> str:
+        """Wherever it stands; and half of the time nobody else can lead meanwhile."""
+        leader = self._leader()
+        if leader is None:
+            return ""
+        process = leader.process
+        process.stop_in = self.random.randint(1, 30)
+        process.stop_span_us = self._span_us()
+        if self.random.randrange(2):
+            for host in self.world.schedulers:
+                if host is not leader:
+                    self._stop(host.process, process.stop_span_us + 3 * MILLION)
+        return "leader to be stopped at an await"
+
     def _all_schedulers_stopped(self) -> str:
         span_us = self._span_us()
         for host in self.world.schedulers:
@@ -150,14 +173,28 @@ class Trouble:
         ways = ((schedulers, [LOG, TOPICS]), (gateways, [LOG, TOPICS]), (agents, gateways), (clients, [TOPICS]))
         near, far = self.random.choice(ways)
         one, other = self.random.choice(near), self.random.choice(far)
-        world.network.cut(one, other)
-        self._later(self._span_us(), lambda: world.network.mend(one, other))
+        self._cut_for_a_while(one, other)
         return f"{one.rstrip('0123456789')} and {other.rstrip('0123456789')} cut apart"
+
+    def _leader_cut_from_topics(self) -> str:
+        leader = self._leader()
+        if leader is None:
+            return ""
+        self._cut_for_a_while(leader.process.name, TOPICS)
+        return "leader and topics cut apart"
+
+    def _gateways_cut_from_topics(self) -> str:
+        for gateway in self.world.gateways:
+            self._cut_for_a_while(gateway.name, TOPICS)
+        return "all gateways and topics cut apart"
+
+    def _cut_for_a_while(self, one: str, other: str) -> None:
+        self.world.network.cut(one, other)
+        self._later(self._span_us(), lambda: self.world.network.mend(one, other))
 
     def _isolated(self) -> str:
         process = self._anybody()
-        self.world.network.cut(process.name, "*")
-        self._later(self._span_us(), lambda: self.world.network.mend(process.name, "*"))
+        self._cut_for_a_while(process.name, "*")
         return f"{process.kind} cut off"
 
     def _unreadable(self) -> str:

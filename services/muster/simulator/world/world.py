@@ -7,6 +7,7 @@ not is said by `checks`. One seed is one history.
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -51,9 +52,11 @@ POLICY = Policy(
 )
 FAULTS = ("fault: ", "appends ", "answers to appends lost", "messages lost", "messages doubled", "messages late")
 """With these begin the counts of what went wrong on purpose."""
-SETTLE_US = 700 * MILLION
+SETTLE_US = 3000 * MILLION
 """So long after the last fault everything must be over."""
-RENEW_US = 120 * MILLION
+STUCK_US = 180 * MILLION
+"""So long without a task that begins or ends is no progress: longer than any task runs and any timer of the policy."""
+RENEW_US = 80 * MILLION
 """So often in that time nodes that are blamed for failed starts are replaced by new ones."""
 QUIET_US = 45 * MILLION
 TURN_US = 2 * MILLION
@@ -139,7 +142,7 @@ class View:
 class World:
     """All parties of one seed."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, focus: Sequence[str] = ()) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.counts: Counter[str] = Counter()
@@ -164,7 +167,7 @@ class World:
         for errand in errands:
             self.users.add(errand)
         self.operate(PolicySet(policy=POLICY), 0)
-        self.trouble = Trouble(self)
+        self.trouble = Trouble(self, focus)
 
     # Parties
 
@@ -263,7 +266,7 @@ class World:
                 host.settings = _settings(host.process.name)
                 host.process.kill()
         for process in self.processes:
-            process.kill_in = 0
+            process.kill_in = process.stop_in = 0
             process.held_down = False
             process.resume()
             process.start()
@@ -280,9 +283,9 @@ class World:
 
     def _settle(self) -> list[str]:
         """Demand progress, and then quiet."""
-        began_us = self.timeline.now_us
-        renew_us = began_us
-        while self.timeline.now_us < began_us + SETTLE_US:
+        began_us = moved_us = renew_us = self.timeline.now_us
+        moved = -1
+        while self.timeline.now_us < min(began_us + SETTLE_US, moved_us + STUCK_US):
             if self.timeline.now_us >= renew_us:
                 self._renew()
                 renew_us += RENEW_US
@@ -291,10 +294,11 @@ class World:
                 return problems
             if not self.left() and self.users.idle and self.operators.idle:
                 return self._quiet()
-        return [
-            f"no end {SETTLE_US // MILLION} s after the last fault: {sentence}"
-            for sentence in self.left() or ["errands are left"]
-        ]
+            now = len(self.runs) + sum(run.ended_us is not None for run in self.runs)
+            if now != moved:
+                moved, moved_us = now, self.timeline.now_us
+        late = f"{(self.timeline.now_us - began_us) // MILLION} s after the last fault"
+        return [f"no end {late}: {sentence}" for sentence in self.left() or ["errands are left"]]
 
     def left(self) -> list[str]:
         """Accepted and feasible jobs that are not over."""
@@ -373,11 +377,11 @@ class World:
             host.over()
 
 
-def play(seed: int, keep: Path | None = None) -> Outcome:
-    """One seed. With `keep`, the log of one that fails is written there."""
+def play(seed: int, keep: Path | None = None, focus: Sequence[str] = ()) -> Outcome:
+    """One seed. With `keep`, the log of one that fails is written there; `focus` names kinds of faults to be frequent."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        world = World(seed, Path(folder))
+        world = World(seed, Path(folder), focus)
         try:
             outcome = world.play()
             if outcome.problems and keep is not None:
