@@ -143,7 +143,7 @@ def _position(state: State, instance: Instance) -> int:
         if waiting.queue == job.queue and waiting.priority > job.priority:
             before += waiting.count
         elif waiting.queue == job.queue and waiting.priority == job.priority:
-            before += sum([place < instance.place and other.waits is waiting for place, other in waiting.heap])
+            before += sum([place < instance.place for place in waiting.places()])
     return before
 
 
