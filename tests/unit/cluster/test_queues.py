@@ -70,3 +70,17 @@ def test_to_discard_what_does_not_wait_changes_nothing() -> None:
     queue = PendingQueue()
     queue.discard(one("a", (1, 0)))
     assert queue.count == 0
+
+
+def test_who_comes_and_goes_leaves_no_endless_notes_behind() -> None:
+    queue = PendingQueue()
+    first, second = one("a", (1, 0)), one("b", (1, 1))
+    queue.add(first, nominated=False)
+    for _ in range(1000):
+        queue.add(second, nominated=False)
+        queue.discard(second)
+    queue.add(second, nominated=False)
+    (only,) = queue.classes.values()
+    assert len(only.heap) <= 66
+    assert only.places() == {(1, 0, 0): first, (1, 1, 0): second}
+    assert only.head() is first
