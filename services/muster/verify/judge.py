@@ -235,7 +235,7 @@ class Judge:
 
     def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
         waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
-        right = attempt.phase == "starting" and not waiting and attempt.holding() > 0
+        right = attempt.phase == "starting" and not waiting and "start-failed" not in attempt.facts
         self._check(right, "started", f"it was {attempt.phase}, {attempt.holding()} tasks hold, not ready are {waiting[:8]}")
         attempt.phase, attempt.started_us = "running", self.world.at_us
 
