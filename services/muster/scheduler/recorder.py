@@ -81,9 +81,6 @@ TAKEN_AS_THEY_ARE: Final[dict[str, dict[type[Event], None]]] = {
 BATCH: Final = 512
 """So many messages are decoded at once: more than fit into the cycle are decoded in vain."""
 
-Entry = tuple[Event, bytes]
-"""An input and its canonical bytes."""
-
 
 class Recorded(msgspec.Struct):
     """The inputs of one cycle so far, and their canonical bytes."""
@@ -214,56 +211,58 @@ class Recorder:
         """
         moved = self.moved
         inputs, encoded = recorded.inputs, recorded.encoded
+        size = recorded.size
         jobs, submitted = state.jobs, self._submitted
         young = Young(state.policy.too_old_us)
         source = ""
-        position = taken = 0  # `position` is 0 until one of this source was taken
-        usual: dict[type[Event], None] = {}
+        usual: dict[type, None] = {}
         from_jobs = False
-        for message, entry in zip(batch, self._decode(state, batch), strict=True):
+        last: Message | None = None  # the last one of this source that was taken
+        taken = 0
+        for message, event, data in zip(batch, *self._decode(state, batch), strict=True):
             if len(inputs) >= room:
                 break
             if message.source != source:
-                if position:
-                    moved[source] = position
+                if last is not None:
+                    moved[source] = last.offset + 1
+                    last = None
                 source = message.source
-                position = 0
                 topic = self.buffer.topics[source]
                 usual = TAKEN_AS_THEY_ARE[topic]
                 from_jobs = topic == JOBS
-            if type(entry) is tuple:
-                event: Any = entry[0]
-                data = entry[1]
-                kind = type(event)
-                new = kind in usual
-                if not new and kind is JobSubmitted and from_jobs and message.key == event.job and young.surely(message):
-                    new = message.key not in jobs and message.key not in submitted
-                    if not new:
-                        position = message.offset + 1
-                        taken += 1
-                        continue
-                    submitted[message.key] = None
-                if new:
-                    size = recorded.size + len(data)
-                    if size > bytes_max and inputs:
-                        break
-                    inputs.append(event)
-                    encoded.append(data)
-                    recorded.size = size + 1
-                    position = message.offset + 1
+            kind = type(event)
+            new = kind in usual
+            if not new and kind is JobSubmitted and from_jobs and message.key == event.job and young.surely(message):
+                new = message.key not in jobs and message.key not in submitted
+                if not new:
+                    last = message
                     taken += 1
                     continue
-            if entry is not None or message.offset >= self.position(state, source):
-                if not self._take_slowly(state, message, entry, recorded, room, bytes_max):
+                submitted[message.key] = None
+            if new:
+                if size + len(data) > bytes_max and inputs:
                     break
-                position = message.offset + 1
+                inputs.append(event)
+                encoded.append(data)
+                size += len(data) + 1
+                last = message
+            elif event is not None or message.offset >= self.position(state, source):
+                recorded.size = size
+                if not self._take_slowly(state, message, event, data, recorded, room, bytes_max):
+                    break
+                size = recorded.size
+                last = message
             taken += 1
-        if position:
-            moved[source] = position
+        if last is not None:
+            moved[source] = last.offset + 1
+        recorded.size = size
         return taken
 
-    def _decode(self, state: State, batch: Sequence[Message]) -> Sequence[Entry | Malformed | None]:
-        """Each message decoded; None where it was taken before, must not be looked into, or is a report."""
+    def _decode(self, state: State, batch: Sequence[Message]) -> tuple[list[Any], list[bytes]]:
+        """Of each message the input (or the `Malformed` that it is) and its canonical bytes.
+
+        None stands where the message was taken before, must not be looked into, or is a report.
+        """
         topics = self.buffer.topics
         refused = self.refused
         source = ""
@@ -285,26 +284,37 @@ class Recorder:
                 others.append(len(entries) + len(others))
             else:
                 entries.append(data)
-        decoded: list[Entry | Malformed | None] = [*decode_inputs(entries)]
+        decoded = decode_inputs(entries)
+        events: list[Any] = decoded[0]
+        encoded = decoded[1]
         for at in others:
-            decoded.insert(at, None)
-        return decoded
+            events.insert(at, None)
+            encoded.insert(at, b"")
+        return events, encoded
 
     def _take_slowly(
-        self, state: State, message: Message, entry: Entry | Malformed | None, recorded: Recorded, room: int, bytes_max: int
+        self,
+        state: State,
+        message: Message,
+        event: Event | Malformed | None,
+        data: bytes,
+        recorded: Recorded,
+        room: int,
+        bytes_max: int,
     ) -> bool:
-        """Make inputs of a message. False: it, or a part of it, stays for the next cycle."""
+        """Make inputs of a message, decoded where it could be. False: it, or a part of it, stays for the next cycle."""
         topic = self.buffer.topics[message.source]
         if self.refused and self.refused.pop((message.source, message.offset), "") == digest(message.data):
-            event: Event = _refusal(message, "the scheduler died of this input three times")
+            event = _refusal(message, "the scheduler died of this input three times")
             recorded.add(event, encode_entry(event))
             return True
         try:
             if topic == NODES and not message.data.startswith(b"["):
                 return self._report(state, message, recorded, room, bytes_max)
-            if isinstance(entry, Malformed):
-                raise entry
-            event, data = entry if entry is not None else decode_input(message.data)
+            if isinstance(event, Malformed):
+                raise event
+            if event is None:
+                event, data = decode_input(message.data)
             if type(event) not in TAKEN[topic]:
                 raise Malformed(f"{type(event).__name__} does not come by {topic}")
             if isinstance(event, JobSubmitted):

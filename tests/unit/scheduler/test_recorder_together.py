@@ -95,7 +95,7 @@ def test_messages_taken_together_make_what_they_make_one_by_one(
         patched.setattr(recorder, "Young", Never)
         patched.setattr(recorder, "TAKEN_AS_THEY_ARE", {topic: {} for topic in recorder.TAKEN_AS_THEY_ARE})
         patched.setattr(recorder, "BATCH", 1)
-        patched.setattr(recorder, "decode_inputs", lambda entries: [None for _ in entries])
+        patched.setattr(recorder, "decode_inputs", lambda entries: ([None for _ in entries], entries))
         assert _play(messages, ages, takes, together=False) == quick
 
 
