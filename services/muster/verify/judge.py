@@ -1,8 +1,7 @@
 """The second judge: was every decision that stands in the log a legal one?
 
-It folds inputs and decisions into its own plain `World` and asks of each decision whether it was allowed where it stands,
-not whether it was the best, nor whether one is missing. What it finds it reports, and then folds the decision all the
-same, as every reader of the log does. The rules, by the names they are reported under:
+It folds inputs and decisions into its own plain `World` and asks of each decision whether it was allowed where it stands, not
+whether it was the best, nor whether one is missing. What it finds it reports, and then folds it all the same. The rules:
 
     time        numbers are dense, terms rise with a `TermStarted` and only then, `at_us` never goes back
     bounds      no more inputs, decisions, placements and deferrals in a cycle than the policy says
