@@ -11,7 +11,7 @@ from muster.cluster.jobs import Instance, Task
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.codec import decode_envelope, digest
-from muster.events.levels import TaskAssignment
+from muster.events.levels import TaskAssignment, TaskReport
 from muster.log.admit import REPLACED, Admitted, Halt, Head, Void, admit
 from muster.scheduler import core as core_module
 from muster.scheduler import reports
@@ -76,11 +76,8 @@ def stale_report(patch: pytest.MonkeyPatch) -> None:
         task = instance.attempt.tasks.get(event.rank)
         return task if task is not None and task.holding else None
 
-    def held(state: State, node: Node, key: reports.TaskKey) -> tuple[int, bool] | None:
-        instance = state.instance(key[0], key[1])
-        if instance is None or instance.attempt is None or key[3] not in instance.attempt.tasks:
-            return None
-        return reports.PREPARING, instance.attempt.phase != "prepare"
+    def held(state: State, node: Node, task: TaskReport, applied: int) -> tuple[int, str]:
+        return reports.PREPARING, "started"
 
     patch.setattr(evolve_jobs, "_task", any_attempt)
     patch.setattr(reports, "_held", held)

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import msgspec
+
 from muster.cluster import snapshot
 from muster.events.base import Event
 from muster.events.codec import decode_cycle, encode, encode_entry
-from muster.events.nodes import NodeRegistered, NodeRemoved
+from muster.events.levels import DeviceReport, TaskReport
+from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskReady
 from muster.scheduler.core import Core, Message
-from tests.simulation.small_world import report, spec
+from tests.simulation.small_world import job_id, report, spec, submission
 from tests.support.build import S, exited, job, node, ready, started
 from tests.support.driver import Driver
 
@@ -30,6 +33,13 @@ class Leader:
             return []
         self.core.read_back(record)
         return list(decode_cycle(record).inputs)
+
+    def submit(self, name: str, data: bytes) -> None:
+        """A user's job."""
+        self.core.offer(Message("muster.jobs/0", 0, data, 0, name))
+        record = self.core.cycle(self.core.state.at_us + S)
+        assert record is not None
+        self.core.read_back(record)
 
     def say(self, event: Event) -> None:
         """An operator's word."""
@@ -69,6 +79,34 @@ def test_a_late_report_of_a_machine_that_was_removed_does_not_drive_out_its_succ
     assert leader.core.state.node("n1") is None
     leader.hear(uid="new", spec=spec("n1"))
     assert leader.successor().hear(uid="old", sequence=9, spec=spec("n1")) == []
+
+
+def test_the_exit_of_a_member_that_was_replaced_on_the_same_node_is_not_taken_for_its_successors() -> None:
+    """Its exit stays in the report until the agent has seen that nobody asks for it, and the rank is the same."""
+    leader = Leader(Core("main"))
+    leader.hear(spec=spec("n1"))
+    name = job_id(1)
+    leader.submit(name, submission(name, count=2, degraded_grace_us=60 * S))
+    tasks = [TaskReport(job=name, instance=0, attempt=1, rank=rank, phase="running") for rank in (0, 1)]
+    leader.hear(sequence=2, tasks=[msgspec.structs.replace(task, phase="ready") for task in tasks])
+    leader.hear(sequence=3, tasks=tasks)
+    broken = [DeviceReport(uuid="n1-gpu0", health="failed")]
+    leader.hear(sequence=4, tasks=tasks, devices=broken)
+    gone = msgspec.structs.replace(tasks[0], phase="exited", code=-15)
+    applied = leader.core.state.number
+    assert [type(event) for event in leader.hear(sequence=5, tasks=[gone, tasks[1]], devices=broken)] == [TaskExited]
+    attempt = leader.core.state.attempt(name, 0, 1)
+    assert attempt is not None
+    assert attempt.tasks[0].holding, "the rank was not placed anew"
+    since = attempt.tasks[0].since
+    assert since > applied
+    later = leader.successor()
+    assert later.hear(sequence=6, applied=applied, tasks=[gone, tasks[1]], devices=broken) == []
+    first = msgspec.structs.replace(gone, since=attempt.bound_cycle)
+    assert later.hear(sequence=7, applied=applied, tasks=[first, tasks[1]], devices=broken) == []
+    second = msgspec.structs.replace(tasks[0], since=since, phase="ready")
+    inputs = later.hear(sequence=8, applied=since, tasks=[second, tasks[1]], devices=broken)
+    assert [type(event) for event in inputs] == [TaskReady]
 
 
 def test_nobody_forgets_a_job_because_a_wall_clock_was_set_forward() -> None:

@@ -34,6 +34,8 @@ class TaskReport(Part, frozen=True, kw_only=True):
     instance: InstanceIndex
     attempt: AttemptNumber
     rank: Rank
+    since: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """As in the assignment: of a rank that was placed anew, which of the two members this is."""
     phase: Literal["preparing", "ready", "running", "exited"]
     code: ExitCode = 0
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
@@ -75,6 +77,8 @@ class TaskAssignment(Part, frozen=True, kw_only=True):
     instance: InstanceIndex
     attempt: AttemptNumber
     rank: Rank
+    since: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """The cycle that placed this member here. The same rank with a later one is another member: it starts from nothing."""
     phase: Literal["prepare", "run", "stop"]
     kill_at_us: Micros = 0
     """With `stop`: by log time."""
@@ -86,6 +90,8 @@ class Assignment(Part, frozen=True, kw_only=True):
 
     node: Name
     uid: Uid
+    boot: Annotated[str, Meta(max_length=64)] = ""
+    """The boot that it is meant for; an agent of another one has nothing to do with it. Empty where that is not said."""
     number: Annotated[int, Meta(ge=0, le=2**53)]
     at_us: Micros
     tasks: Annotated[tuple[TaskAssignment, ...], Meta(max_length=100_000)] = ()

@@ -17,6 +17,7 @@ def assignment(state: State, row: int) -> Assignment:
     return Assignment(
         node=node.name,
         uid=node.uid,
+        boot=node.boot,
         number=state.number,
         at_us=state.at_us,
         tasks=tuple([_assigned(task) for task in tasks]),
@@ -31,6 +32,7 @@ def _assigned(task: Task) -> TaskAssignment:
         instance=instance.index,
         attempt=attempt.number,
         rank=task.rank,
+        since=task.since,
         phase=_phase(task),
         kill_at_us=attempt.kill_at_us,
         devices=task.devices,

@@ -468,6 +468,8 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     _place(state, attempt, event.placements)
+    for placement in event.placements:
+        attempt.tasks[placement.rank].since = state.number
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded.pop(attempt.instance.key, None)
 

@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 class Task:
     """One member of an attempt, on one node."""
 
-    __slots__ = ("attempt", "code", "devices", "group", "holding", "node", "phase", "port", "rank", "shape")
+    __slots__ = ("attempt", "code", "devices", "group", "holding", "node", "phase", "port", "rank", "shape", "since")
 
     def __init__(self, attempt: "Attempt", rank: int, group: int, shape: Shape, node: "Node", devices: tuple[int, ...]) -> None:
         self.attempt = attempt
@@ -33,6 +33,8 @@ class Task:
         self.holding = True
         self.code = 0
         self.port = 0
+        self.since = attempt.bound_cycle
+        """The cycle that placed it here: that of the attempt's binding, or later where it replaces a member."""
 
     @property
     def row(self) -> int:

@@ -71,6 +71,7 @@ class _Task(_Row):
     holding: bool
     code: int
     port: int
+    since: int
 
 
 class _Fault(_Row):
@@ -347,6 +348,7 @@ def _attempt_out(attempt: Attempt) -> _Attempt:
                     task.holding,
                     task.code,
                     task.port,
+                    task.since,
                 )
                 for _, task in sorted(attempt.tasks.items())
             ]
@@ -432,6 +434,7 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
         task.holding = row.holding
         task.code = row.code
         task.port = row.port
+        task.since = row.since
         attempt.tasks[row.rank] = task
         if task.holding:
             state.ledger.hold(task)

@@ -5,7 +5,7 @@ made is nothing yet: it has to be appended, read from the log again, admitted, a
 further record is made.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
@@ -13,7 +13,6 @@ from muster.cluster.state import State
 from muster.engine.step import Engine
 from muster.events.base import Event
 from muster.events.codec import encode_cycle, encode_frame, open_envelope, open_record
-from muster.events.decisions import MembersReplaced
 from muster.events.nodes import NodeRegistered
 from muster.events.record import Cycle, TermStarted
 from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis, judge
@@ -35,7 +34,7 @@ class Core:
         self.cell = cell
         self.engine = Engine(state if state is not None else State(cell))
         self.head = head if head is not None else genesis(cell)
-        self.recorder = Recorder(self.engine.state.number)
+        self.recorder = Recorder()
         self.term = 0
         """The term in which this scheduler leads; 0 when it follows."""
         self.voids: dict[str, int] = {}
@@ -141,7 +140,6 @@ class Core:
         recorder.moved = {}
         self._folded = True
         decisions = engine.step(self.head.number + 1, self.term, at_us, inputs, positions)
-        self._join(self.head.number + 1, decisions)
         cycle = self._record(self.term, at_us, inputs=tuple(inputs), decisions=tuple(decisions), positions=positions)
         self._pending = encode_cycle(cycle, recorded.encoded, self._buffer)
         self._frame = encode_frame(cycle)
@@ -231,12 +229,6 @@ class Core:
             if type(event) is NodeRegistered:
                 agents.learn(state, event)
         self.engine.fold(cycle)
-        self._join(cycle.number, cycle.decisions)
-
-    def _join(self, number: int, decisions: Sequence[Event]) -> None:
-        for event in decisions:
-            if type(event) is MembersReplaced:
-                self.recorder.agents.join(event, number)
 
     def _record(
         self,

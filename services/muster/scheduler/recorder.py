@@ -130,10 +130,9 @@ class Young:
 class Recorder:
     """What was read and not taken, what was taken and not recorded, and what is remembered between cycles."""
 
-    def __init__(self, number: int) -> None:
-        """`number` is the cycle of the state with which recording begins."""
+    def __init__(self) -> None:
         self.buffer = Buffer()
-        self.agents = Agents(number)
+        self.agents = Agents()
         self.beats = Beats()
         self.moved: dict[str, int] = {}
         """Positions beyond the state's: of messages that made no input and wait for the next record."""

@@ -9,11 +9,9 @@ Not done here: judging what follows. `muster.cluster.evolve` and the engine do t
 
 from typing import Final
 
-from muster.cluster.jobs import Attempt
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.base import DeviceHealth, Event
-from muster.events.decisions import MembersReplaced
 from muster.events.levels import NodeReport, TaskReport
 from muster.events.nodes import (
     DeviceHealthChanged,
@@ -50,13 +48,9 @@ class Agent:
 class Agents:
     """What is remembered of all agents, and what the reports of the present cycle have said already."""
 
-    __slots__ = ("_floor", "_joined", "_lives", "_shown", "registered")
+    __slots__ = ("_lives", "_shown", "registered")
 
-    def __init__(self, number: int = 0) -> None:
-        """`number` is the cycle of the state with which reading begins: of what was before, only the state tells."""
-        self._floor = number
-        self._joined: dict[TaskKey, int] = {}
-        """In which cycle a member joined its attempt later than the rest."""
+    def __init__(self) -> None:
         self._lives: dict[str, Agent] = {}
         self._shown: dict[TaskKey, int] = {}
         self.registered: dict[str, str] = {}
@@ -130,15 +124,8 @@ class Agents:
         if node is not None and node.uid != event.uid:
             self._lives.pop(node.uid, None)
 
-    def join(self, event: MembersReplaced, number: int) -> None:
-        """These members joined their attempt in this cycle: a report that applied only earlier ones cannot name them."""
-        for placement in event.placements:
-            self._joined[event.job, event.instance, event.attempt, placement.rank] = number
-
     def prune(self, state: State) -> None:
-        """Forget agents whose nodes are gone, once they are many, and members of attempts that are over."""
-        if self._joined:
-            self._joined = {key: number for key, number in self._joined.items() if state.attempt(*key[:3]) is not None}
+        """Forget agents whose nodes are gone, once they are many."""
         if len(self._lives) > 1000 + 2 * len(state.node_rows):
             uids = dict.fromkeys([node.uid for node in state.nodes if node is not None])
             self._lives = {uid: agent for uid, agent in self._lives.items() if uid in uids}
@@ -169,26 +156,19 @@ class Agents:
         named: dict[TaskKey, None] = {}
         shown = self._shown
         for task in report.tasks:
-            key = (task.job, task.instance, task.attempt, task.rank)
-            named[key] = None
-            found = _held(state, node, key)
+            found = _held(state, node, task, report.applied)
             if found is not None:
                 phase, may_run = found
+                key = (task.job, task.instance, task.attempt, task.rank)
+                named[key] = None
                 _advance(task, max(phase, shown.get(key, 0)), may_run, events)
         for held in node.tasks:
-            attempt = held.attempt
-            if attempt.bound_cycle <= report.applied:
+            if held.since <= report.applied:
+                attempt = held.attempt
                 instance = attempt.instance
                 key = (instance.job.id, instance.index, attempt.number, held.rank)
-                if key not in named and shown.get(key, 0) != ENDED and self._joined_by(attempt, key) <= report.applied:
+                if key not in named and shown.get(key, 0) != ENDED:
                     events.append(TaskMissing(job=key[0], instance=key[1], attempt=key[2], rank=key[3]))
-
-    def _joined_by(self, attempt: Attempt, key: TaskKey) -> int:
-        """A cycle by which the member had joined its attempt."""
-        joined = self._joined.get(key, attempt.bound_cycle)
-        if attempt.bound_cycle <= self._floor and attempt.instance.job.request.degraded_grace_us:
-            return max(joined, self._floor)  # it may have been replaced before reading began
-        return joined
 
 
 def _is_retired(state: State, report: NodeReport) -> bool:
@@ -232,23 +212,21 @@ def _foreign_use(report: NodeReport, devices: tuple[str, ...]) -> ForeignUseChan
     )
 
 
-def _held(state: State, node: Node, key: TaskKey) -> tuple[int, str] | None:
+def _held(state: State, node: Node, task: TaskReport, applied: int) -> tuple[int, str] | None:
     """The phase of a task that the state holds on this node, and whether it may run; else None.
 
     It may when its attempt was `started`, and also when it is `alone` in one that was bound only; else it `waits`.
+    None too where the agent, which applied that cycle last, speaks of a member whose rank was placed here anew since.
     """
-    job = state.jobs.get(key[0])
-    if job is None or key[1] >= len(job.instances):
+    attempt = state.attempt(task.job, task.instance, task.attempt)
+    held = None if attempt is None else attempt.tasks.get(task.rank)
+    if attempt is None or held is None or held.node is not node or not held.holding:
         return None
-    attempt = job.instances[key[1]].attempt
-    if attempt is None or attempt.number != key[2]:
-        return None
-    task = attempt.tasks.get(key[3])
-    if task is None or task.node is not node or not task.holding:
+    if task.since != held.since and (task.since or (applied < held.since and held.since != attempt.bound_cycle)):
         return None
     if attempt.phase != "prepare":
-        return _LEVELS[task.phase], "started"
-    return _LEVELS[task.phase], "alone" if job.gang.single else "waits"
+        return _LEVELS[held.phase], "started"
+    return _LEVELS[held.phase], "alone" if attempt.instance.job.gang.single else "waits"
 
 
 def _advance(task: TaskReport, phase: int, may_run: str, events: list[Event]) -> None:

@@ -223,7 +223,7 @@ def _no_time_limit(state: State, attempt: Attempt) -> None:
 # Reports
 
 
-def _any_report(state: State, node: Node, key: Any) -> tuple[int, bool]:
+def _any_report(state: State, node: Node, task: Any, applied: int) -> tuple[int, bool]:
     return 0, True
 
 
