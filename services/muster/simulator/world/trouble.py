@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.scheduler.messages import OPERATIONS
 from muster.simulator.world.bus import LOG, SOURCES, TOPICS
 from muster.simulator.world.process import MILLION, WALL_US, Process
 
@@ -275,6 +276,8 @@ class Trouble:
 
     def _fenced(self) -> str:
         agent = self._agent()
+        if agent.process.held_down:
+            return ""
         self._power_off(agent)
         self.world.operate(NodeFenced(node=agent.machine.name))
 
@@ -288,6 +291,8 @@ class Trouble:
 
     def _removed(self) -> str:
         agent = self._agent()
+        if agent.process.held_down:
+            return ""
         self._power_off(agent)
         self.world.operate(NodeRemoved(node=agent.machine.name, uid=agent.machine.uid))
 
@@ -300,11 +305,16 @@ class Trouble:
         return "node removed"
 
     def _back_once_said(self, span_us: int, back: Callable[[], None]) -> None:
-        """The node gets its power back only when the operator's word was acknowledged."""
-        if self.world.operators.idle:
-            self._later(span_us, back)
+        """The node gets its power back only when the operator's word stands in the log.
+
+        A fence names no boot: read after the node had come back it would be about tasks of the next one.
+        """
+        world = self.world
+        source = f"{OPERATIONS}/0"
+        if world.operators.idle and world.view.state.positions.get(source, 0) == len(world.topics.messages[source]):
+            world.timeline.after(MILLION if self.over else span_us, back)
         else:
-            self._later(MILLION, lambda: self._back_once_said(span_us, back))
+            world.timeline.after(MILLION, lambda: self._back_once_said(span_us, back))
 
     def _lease_extended(self) -> str:
         until_us = WALL_US + self.world.timeline.now_us + self.random.randint(10, 60) * MILLION

@@ -267,13 +267,10 @@ class World:
                 host.process.kill()
         for process in self.processes:
             process.kill_in = process.stop_in = 0
-            process.held_down = False
             process.resume()
             process.start()
         for agent in self.agents:
             machine = agent.machine
-            if not machine.on:
-                machine.reboot()
             machine.health = {}
             self.operate(NodeUncordoned(node=machine.name))
             for uuid in machine.uuids():
