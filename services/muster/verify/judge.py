@@ -21,8 +21,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     minimal     had any one victim been left where it is, something of the nominated places would be missing
     started     every member that has not exited is ready
     held        an attempt ends when nothing is held for it any more
-    outcome     finished: all tasks that decide exited with 0; cancelled: somebody asked; failed: by the job's own doing with
-                no retry left, or past its time limit; otherwise pending
+    outcome     finished: all that decide exited with 0; cancelled: somebody asked; failed: own doing, no retry left, or too long
     retries     the job's own failures are charged, nothing else is, and no more than `max_retries` are tried again
     stop        the reason of an order to stop is a fact; it comes once; the kill is not before the order
     degraded    a member is held to be lost, or replaced, only where one is lost
