@@ -166,12 +166,6 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt = task.attempt
     state.ledger.release(task)
     held = attempt.held = attempt.held - 1
-    if attempt.by:
-        for key in attempt.by:
-            claim = task.node.claims.get(key)
-            if claim is not None:
-                claim.add(task.shape, task.devices, task.node, 1)
-                state.ledger.recount(task.node)
     if not held:
         state.todo[attempt.instance.key] = None
 

@@ -122,11 +122,11 @@ def _anybody(state: State, attempt: Attempt, job: Job) -> bool:
     return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
 
 
-def _everybody_there(state: State, node: Node, shape: Shape, job: Job, lifted: Any, tries: Any) -> Any:
-    found = _on_node(state, node, shape, job, lifted, tries)
+def _everybody_there(state: State, node: Node, shape: Shape, job: Job, tries: Any) -> Any:
+    found = _on_node(state, node, shape, job, tries)
     if found is None:
         return None
-    stopping, victims = preempt._on(state, node, job, lifted)
+    stopping, victims = preempt._on(state, node, job)
     return found[0], [*stopping, *victims]
 
 
@@ -365,7 +365,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
     "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
-    "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node, sign: None),
+    "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
     "no-grace": _instead(Emitter, "emit", _no_grace),
     "free-at-notice": _instead(Emitter, "emit", _free_at_notice),
