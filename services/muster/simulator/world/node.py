@@ -350,6 +350,8 @@ class Agent:
                 continue
             if level is not None:
                 self.obey(level)
+            else:
+                self._registered = ""  # perhaps nobody knows this node any more: the next report says what it has
             await self.process.pause(20_000)
 
     def obey(self, level: Assignment) -> None:

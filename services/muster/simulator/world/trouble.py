@@ -38,7 +38,7 @@ class Trouble:
         kinds: tuple[tuple[int, Callable[[], str]], ...] = (
             (6, self._killed),
             (8, self._killed_at_an_await),
-            (4, self._leader_killed_at_an_await),
+            (9, self._leader_killed_at_an_await),
             (4, self._stopped),
             (3, self._leader_stopped),
             (3, self._leader_stopped_at_an_await),
@@ -124,7 +124,7 @@ class Trouble:
         leader = self._leader()
         if leader is None:
             return ""
-        leader.process.kill_in = self.random.randint(1, 30)
+        leader.process.kill_in = self.random.randint(1, 12)
         return "leader to be killed at an await"
 
     def _stop(self, process: Process, span_us: int) -> None:
@@ -149,7 +149,7 @@ class Trouble:
         if leader is None:
             return ""
         process = leader.process
-        process.stop_in = self.random.randint(1, 30)
+        process.stop_in = self.random.randint(1, 12)
         process.stop_span_us = self._span_us()
         if self.random.randrange(2):
             for host in self.world.schedulers:
