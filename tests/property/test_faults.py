@@ -12,7 +12,8 @@ from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.codec import decode_envelope, digest
 from muster.events.levels import TaskAssignment, TaskReport
-from muster.log.admit import REPLACED, Admitted, Halt, Head, Void, admit
+from muster.events.record import Envelope
+from muster.log.admit import REPLACED, Admitted, Halt, Head, Void, judge
 from muster.scheduler import core as core_module
 from muster.scheduler import reports
 from muster.simulator.world.bus import WorldInbox, WorldLog, put
@@ -26,14 +27,15 @@ SEEDS_MAX = 12
 def unfenced(patch: pytest.MonkeyPatch) -> None:
     """A scheduler does not look at the term: the record of a writer that was replaced is heard."""
 
-    def hearing(head: Head, data: bytes) -> Admitted | Void | Halt:
-        verdict = admit(head, data)
+    def hearing(head: Head, data: bytes, envelope: Envelope, entries: bool) -> Admitted | Void | Halt:
+        verdict = judge(head, data, envelope, entries)
         if isinstance(verdict, Void) and verdict.reason == REPLACED:
             own = digest(data)
-            return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), decode_envelope(data))
+            return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), envelope)
         return verdict
 
-    patch.setattr(core_module, "admit", hearing)
+    patch.setattr(core_module, "judge", hearing)
+    patch.setattr(core_module, "admit_own", lambda head, frame, data: hearing(head, data, decode_envelope(data), True))
 
 
 def position_before_append(patch: pytest.MonkeyPatch) -> None:
