@@ -252,7 +252,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     instance.not_before_us = 0
     _place(state, attempt, event.placements)
     until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(("attempt", event.job, event.instance), until_us, "ready")
+    state.timers.set(instance.timer, until_us, "ready")
     if job.request.preemptible:
         _count_running(state, attempt, 1)
 
@@ -292,7 +292,7 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
         state.todo.pop(instance.key, None)
     if instance.job.request.time_limit_us is None:
-        state.timers.cancel(("attempt", event.job, event.instance))
+        state.timers.cancel(instance.timer)
     else:
         set_timer(state, attempt)
     if state.policy.min_runtime_us:
@@ -312,20 +312,20 @@ def set_immune(state: State, attempt: Attempt) -> None:
 def set_timer(state: State, attempt: Attempt) -> None:
     """When the attempt next needs a decision although nobody reports anything."""
     instance = attempt.instance
-    key = ("attempt", instance.job.id, instance.index)
     if attempt.phase == "prepare":
-        state.timers.set(key, attempt.ready_until_us, "ready")
-    elif attempt.phase == "run":
+        state.timers.set(instance.timer, attempt.ready_until_us, "ready")
+        return
+    due_us = 0
+    if attempt.phase == "run":
+        due_us = attempt.degraded_until_us
         limit = instance.job.request.time_limit_us
-        due = [attempt.started_us + limit] if limit is not None else []
-        if attempt.degraded_until_us:
-            due.append(attempt.degraded_until_us)
-        if due:
-            state.timers.set(key, min(due))
-        else:
-            state.timers.cancel(key)
+        if limit is not None:
+            end_us = attempt.started_us + limit
+            due_us = min(due_us, end_us) if due_us else end_us
+    if due_us:
+        state.timers.set(instance.timer, due_us)
     else:
-        state.timers.cancel(key)
+        state.timers.cancel(instance.timer)
 
 
 def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
@@ -377,13 +377,13 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         state.stopping -= 1
     instance.attempt = None
     attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
-    state.todo.pop(instance.key, None)
-    state.timers.cancel(("attempt", event.job, event.instance))
+    state.timers.cancel(instance.timer)
     if state.policy.min_runtime_us:
         state.timers.cancel(("immune", event.job, event.instance))
     if event.charged:
         instance.retries += 1
     if event.then == "pending":
+        state.todo.pop(instance.key, None)
         instance.phase = "pending"
         instance.reason = event.reason
         if event.avoid and event.avoid not in job.avoid:
@@ -417,8 +417,7 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     instance.reason = reason
     instance.code = code
     instance.ended_us = state.at_us
-    if instance.key in state.todo:
-        del state.todo[instance.key]
+    state.todo.pop(instance.key, None)
     job.open -= 1
     if not job.open:
         job.over_us = state.at_us

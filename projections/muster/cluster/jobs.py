@@ -136,6 +136,7 @@ class Instance:
         "reason",
         "retries",
         "start_failures",
+        "timer",
         "waits",
     )
 
@@ -144,6 +145,8 @@ class Instance:
         self.index = index
         self.key: tuple[str, int] = (job.id, index)
         """Job and number."""
+        self.timer: tuple[str, str, int] = ("attempt", job.id, index)
+        """The key of the timer of its attempt."""
         self.place: Place = (*job.place, index)
         """Its place among equals, kept over requeues."""
         self.phase = "pending"
