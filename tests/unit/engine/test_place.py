@@ -130,14 +130,11 @@ def test_the_order_in_which_groups_are_written_does_not_decide_whether_they_fit(
 
 
 def test_a_small_group_leaves_a_device_to_the_group_that_needs_its_model() -> None:
-    """What no greedy order finds: the pair must take one A and one B."""
+    """What no greedy order finds: one pair must take both B, whichever group comes first."""
     driver = Driver()
-    driver.step(node("a", devices=(device("a0", "A"), device("b0", "B"), device("b1", "B"))))
-    driver.step(job("j", group("pair", gpus=2), group("one", gpus=1, gpu_models=("B",))))
-    assert driver.phase("j") == "starting"
-    driver = Driver()
-    driver.step(node("a", devices=(device("b0", "B"), device("b1", "B"), device("a0", "A"))))
-    driver.step(job("j", group("pair", gpus=2), group("one", gpus=1, gpu_models=("B",))))
+    mixed = (device("c0", "A"), device("c1", "B"), device("c2", "B"))
+    driver.step(node("a", 1, model="A"), node("b", 2, model="A"), node("c", devices=mixed))
+    driver.step(job("j", group("pair", count=2, gpus=2), group("one", count=2, gpus=1, gpu_models=("A",))))
     assert driver.phase("j") == "starting"
     assert not driver.violations()
 
