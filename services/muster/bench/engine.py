@@ -155,7 +155,7 @@ class Bench:
             rates,
             "1/s",
             20_000,
-            "folding seven entries a job and finding its place (two thirds), decoding four (a quarter)",
+            "folding six entries a job and finding its place (three quarters), recording and encoding them (a fifth)",
             higher=True,
         )
         return cell, load
