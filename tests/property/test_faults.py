@@ -12,8 +12,7 @@ from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.codec import decode_envelope, digest
 from muster.events.levels import TaskAssignment, TaskReport
-from muster.events.record import Envelope
-from muster.log.admit import REPLACED, Admitted, Halt, Head, Void, judge
+from muster.log.admit import REPLACED, Admitted, Halt, Head, Void
 from muster.scheduler import core as core_module
 from muster.scheduler import reports
 from muster.simulator.world.bus import WorldInbox, WorldLog, put
@@ -27,15 +26,19 @@ SEEDS_MAX = 12
 def unfenced(patch: pytest.MonkeyPatch) -> None:
     """A scheduler does not look at the term: the record of a writer that was replaced is heard."""
 
-    def hearing(head: Head, data: bytes, envelope: Envelope, entries: bool) -> Admitted | Void | Halt:
-        verdict = judge(head, data, envelope, entries)
-        if isinstance(verdict, Void) and verdict.reason == REPLACED:
-            own = digest(data)
-            return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), envelope)
-        return verdict
+    def hearing(judge: Callable[..., Admitted | Void | Halt]) -> Callable[..., Admitted | Void | Halt]:
+        def heard(head: Head, *rest: Any) -> Admitted | Void | Halt:
+            verdict = judge(head, *rest)
+            if isinstance(verdict, Void) and verdict.reason == REPLACED:
+                data = max((each for each in rest if isinstance(each, bytes)), key=len)
+                own = digest(data)
+                return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), decode_envelope(data))
+            return verdict
 
-    patch.setattr(core_module, "judge", hearing)
-    patch.setattr(core_module, "admit_own", lambda head, frame, data: hearing(head, data, decode_envelope(data), True))
+        return heard
+
+    for name in ("admit", "admit_own", "judge"):
+        patch.setattr(core_module, name, hearing(getattr(core_module, name)))
 
 
 def position_before_append(patch: pytest.MonkeyPatch) -> None:

@@ -315,13 +315,15 @@ class Agent:
     async def _report(self) -> None:
         machine = self.machine
         assert self._news is not None
+        gateway = self.process.random.choice(self.gateways)
         while True:
             self._news.clear()
             sent_us = machine.clock.monotonic_us()
             boot = machine.boot
             data = machine.report(with_spec=self._registered != boot)
-            gateway = self.process.random.choice(self.gateways)
-            if await self._acknowledged(gateway, data) and machine.boot == boot:
+            if not await self._acknowledged(gateway, data):
+                gateway = self.process.random.choice(self.gateways)
+            elif machine.boot == boot:
                 machine.extend(sent_us)
             await self.process.pause(100_000)
             try:
@@ -339,14 +341,15 @@ class Agent:
 
     async def _poll(self) -> None:
         machine = self.machine
+        gateway = self.process.random.choice(self.gateways)
         while True:
-            gateway = self.process.random.choice(self.gateways)
             life = (machine.uid, machine.boot)
             try:
                 level = await self.network.ask(
                     self.process, gateway, _poll_of(gateway, machine.name, life, machine.applied), POLL_US + MILLION
                 )
             except Unanswered:
+                gateway = self.process.random.choice(self.gateways)
                 continue
             if level is not None:
                 self.obey(level)

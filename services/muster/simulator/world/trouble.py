@@ -22,14 +22,14 @@ KIND_PERCENT = 65
 """How likely a seed has faults of a kind at all."""
 
 
-FOCUS_WEIGHT = 12
+FOCUS_WEIGHT = 20
 
 
 class Trouble:
     """The faults of one seed."""
 
     def __init__(self, world: "World", focus: Sequence[str] = ()) -> None:
-        """`focus` names kinds (methods) that are to be there and frequent, whatever is drawn."""
+        """`focus` names kinds (methods) that are to be there, frequent and long, whatever is drawn."""
         self.world = world
         self.random = world.random
         self.over = False
@@ -64,7 +64,9 @@ class Trouble:
         chosen = [kind for kind in kinds if self.random.randrange(100) < KIND_PERCENT]
         self._kinds = chosen or list(kinds)
         self._pace_us = self.random.choice((2, 4, 8)) * MILLION
+        self._focus = bool(focus)
         if focus:
+            self._pace_us = 12 * MILLION
             self._kinds += [(FOCUS_WEIGHT, kind) for _, kind in kinds if kind.__name__ in focus]
 
     def begin(self, until_us: int) -> None:
@@ -95,6 +97,8 @@ class Trouble:
 
     def _span_us(self) -> int:
         """Short, longer than a takeover, or longer than a lease and its margin."""
+        if self._focus and self.random.randrange(3):
+            return self.random.randint(80, 120) * MILLION
         low, high = self.random.choice(((200_000, 4 * MILLION), (4 * MILLION, 20 * MILLION), (20 * MILLION, 100 * MILLION)))
         return self.random.randint(low, high)
 
@@ -185,9 +189,10 @@ class Trouble:
         return "leader and topics cut apart"
 
     def _gateways_cut_from_topics(self) -> str:
-        for gateway in self.world.gateways:
+        gateways = self.random.sample(self.world.gateways, self.random.randint(1, len(self.world.gateways)))
+        for gateway in gateways:
             self._cut_for_a_while(gateway.name, TOPICS)
-        return "all gateways and topics cut apart"
+        return f"{len(gateways)} gateways and topics cut apart"
 
     def _cut_for_a_while(self, one: str, other: str) -> None:
         self.world.network.cut(one, other)

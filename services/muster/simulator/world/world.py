@@ -151,12 +151,13 @@ class World:
         self.topics = Topics(self.timeline)
         self.broker = MemoryBroker(random.getrandbits(32), _log_faults(random))
         self.view = View(self.broker)
-        self.chaos_us = random.randint(90, 200) * MILLION
+        self.chaos_us = (260 if focus else random.randint(90, 200)) * MILLION
         self.processes: list[Process] = []
         self.runs: list[Run] = []
         self.gpus = random.randint(2, 4)
         nodes = random.randint(3, 5)
-        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, self.chaos_us - 10 * MILLION)
+        until_us = self.chaos_us - 10 * MILLION
+        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, until_us, 60 if focus else 20)
         self.plans = {plan.job: plan for plan in plans}
         self.gateways = [self._gateway(f"gateway{number}") for number in (1, 2)]
         self.schedulers = [self._scheduler(f"scheduler{number}", folder) for number in range(1, random.choice((3, 4)))]
