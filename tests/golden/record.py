@@ -6,6 +6,7 @@ A change that makes this necessary for a version that was released is a mistake:
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 
 import msgspec
 
@@ -16,6 +17,7 @@ from muster.log.reader import read_admitted
 from muster.simulator.scenario.format import load
 from muster.simulator.scenario.play import Performance
 from tests.golden.recorded import LOGS, MUST_FAIL, SUFFIX, read, replay, write
+from tests.support.plays import story
 
 SCENES = (
     "G1-many",
@@ -35,12 +37,15 @@ SCENES = (
     "taint-two",
     "time-limit-gap",
 )
+STORIES = (3, 8, 11, 14, 21)
+"""Seeds of chaos (`tests.support.chaos`): every kind of input, in any order, late, doubled and foreign ones too."""
+STORY_CYCLES = 150
 POLICIES = ("default", "bestfit", "fgd")
 ARRIVALS = 300
 
 
 def main(openb: Path) -> None:
-    """Play the scenes and the beginning of the openb experiment under each policy, and keep the logs."""
+    """Play the scenes, the stories and the beginning of the openb experiment under each policy, and keep the logs."""
     for path in LOGS.glob(f"*{SUFFIX}"):
         path.unlink()
     for name in SCENES:
@@ -48,6 +53,8 @@ def main(openb: Path) -> None:
         performance = Performance(scene, invariants=False)
         performance.run()
         write(LOGS, f"scene-{name}", performance.world.log)
+    for seed in STORIES:
+        write(LOGS, f"story-{seed}", story(Random(seed), STORY_CYCLES, nodes=5)[0].records)
     for policy in POLICIES:
         write(LOGS, f"openb-{policy}", _openb(openb, policy))
     write(LOGS, MUST_FAIL, _altered(LOGS))
