@@ -83,8 +83,9 @@ def _faulty(state: State, attempt: Attempt, fault: Fault) -> Event:
     grace_us = attempt.instance.job.request.degraded_grace_us
     if grace_us and attempt.phase == "run" and attempt.held and fault.reason in REPLACEABLE:
         until_us = attempt.degraded_until_us or state.at_us + grace_us
-        instance = attempt.instance
-        return MemberLost(job=instance.job.id, instance=instance.index, attempt=attempt.number, until_us=until_us)
+        if until_us > state.at_us:
+            instance = attempt.instance
+            return MemberLost(job=instance.job.id, instance=instance.index, attempt=attempt.number, until_us=until_us)
     blamed = "" if fault.blame == "job" else fault.node
     return _leave(state, attempt, fault.reason, blamed, fault.code)
 
