@@ -372,3 +372,12 @@ def test_a_policy_with_spans_of_nought_stops_nobody_from_deciding() -> None:
     assert driver.phase("j") == "starting"
     driver.step(after_s=0)
     assert stops(driver)[0][0] == "ready-timeout"
+
+
+def test_a_loss_that_is_read_when_the_grace_is_over_ends_the_gang() -> None:
+    driver = degraded()
+    (lost,) = driver.found(MemberLost)
+    driver.step(NodeFenced(node="a"), at_us=lost.until_us + S)
+    assert not driver.found(MemberLost)
+    assert stops(driver) == [("node-lost", "a")]
+    assert not driver.violations()
