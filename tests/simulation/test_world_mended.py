@@ -65,11 +65,21 @@ def test_a_late_report_of_an_earlier_boot_says_nothing_to_a_scheduler_that_did_n
     assert found.boot == "boot-2"
 
 
+def test_a_late_report_of_a_boot_that_nobody_ever_heard_of_is_told_by_its_count() -> None:
+    leader = Leader(Core("main"))
+    leader.hear(boot="boot-1", boots=1, spec=spec("n1"))
+    leader.hear(boot="boot-3", boots=3, spec=spec("n1"))
+    later = leader.successor()
+    assert later.hear(boot="boot-2", boots=2, sequence=9, spec=spec("n1")) == []
+    assert [type(event) for event in later.hear(boot="boot-4", boots=4, spec=spec("n1"))] == [NodeRegistered]
+
+
 def test_a_late_report_of_a_machine_that_was_replaced_says_nothing() -> None:
     leader = Leader(Core("main"))
     leader.hear(uid="old", spec=spec("n1"))
     assert [type(event) for event in leader.hear(uid="new", spec=spec("n1"))] == [NodeRegistered]
     assert leader.successor().hear(uid="old", sequence=9, spec=spec("n1")) == []
+    assert leader.hear(uid="old", boot="never-heard-of", spec=spec("n1")) == []
 
 
 def test_a_late_report_of_a_machine_that_was_removed_does_not_drive_out_its_successor() -> None:

@@ -57,6 +57,8 @@ class NodeReport(Part, frozen=True, kw_only=True):
     node: Name
     uid: Uid
     boot: Uid
+    boots: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """Which boot of this machine it is, counted on its disk; a report of an earlier one is late. 0 where that is not known."""
     sequence: Annotated[int, Meta(ge=0, le=2**53)]
     """Counts the reports of one boot; a lower one than was read is late and ignored."""
     applied: Annotated[int, Meta(ge=0, le=2**53)] = 0

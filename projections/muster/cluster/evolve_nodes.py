@@ -29,7 +29,9 @@ def _node_registered(state: State, event: NodeRegistered) -> None:
         _remove(state, node)
     free = state.ledger.free_rows
     row = heapq.heappop(free) if free else len(state.ledger.nodes)
-    state.ledger.add(Node(row, event.node, event.uid, event.boot, event.spec, state.at_us))
+    node = Node(row, event.node, event.uid, event.boot, event.spec, state.at_us)
+    node.boots = event.boots
+    state.ledger.add(node)
 
 
 def _update(state: State, node: Node, event: NodeRegistered) -> None:
@@ -37,6 +39,7 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
     if event.boot != node.boot:
         _retire(state, node)
         node.boot = event.boot
+        node.boots = event.boots
         node.fenced = False
         lose_tasks(state, node, "node-rebooted")
     node.spec = event.spec

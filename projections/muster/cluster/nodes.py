@@ -80,6 +80,7 @@ class Node:
 
     __slots__ = (
         "boot",
+        "boots",
         "claims",
         "cordoned",
         "cpu_free",
@@ -119,6 +120,8 @@ class Node:
         self.name = name
         self.uid = uid
         self.boot = boot
+        self.boots = 0
+        """The how manieth boot of the machine; 0 where that is not known."""
         self.spec = spec
         self.devices: list[Device] = [Device(device) for device in spec.devices]
         self.cordoned = False

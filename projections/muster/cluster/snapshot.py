@@ -48,6 +48,7 @@ class _Node(_Row):
     name: str
     uid: str
     boot: str
+    boots: int
     spec: NodeSpec
     devices: tuple[_Device, ...]
     cordoned: bool
@@ -261,6 +262,7 @@ def _node_out(node: Node) -> _Node:
         node.name,
         node.uid,
         node.boot,
+        node.boots,
         node.spec,
         tuple([_Device(_device_spec(device), device.present, device.foreign) for device in node.devices]),
         node.cordoned,
@@ -365,6 +367,7 @@ def _nodes_in(state: State, snapshot: _Snapshot) -> None:
     taken = [False] * snapshot.rows
     for item in snapshot.nodes:
         node = Node(item.row, item.name, item.uid, item.boot, item.spec, item.heard_us)
+        node.boots = item.boots
         node.devices = []
         for kept in item.devices:
             device = Device(kept.spec)

@@ -174,13 +174,18 @@ class Agents:
 def _is_retired(state: State, report: NodeReport) -> bool:
     """Whether another life of the node is known to be later than the one that speaks here.
 
-    A node that was removed may come back as it was, as long as no other has its name.
+    Boots of one machine are told apart by their count. A machine that was replaced or removed comes back only where no
+    other has its name.
     """
-    life = (report.uid, report.boot)
-    if life not in state.retired.get(report.node, ()):
-        return False
     node = registered(state, report.node)
-    return node is not None and (node.uid, node.boot) != life
+    if node is None or (node.uid, node.boot) == (report.uid, report.boot):
+        return False
+    if node.uid == report.uid and report.boots and node.boots:
+        return report.boots < node.boots
+    lives = state.retired.get(report.node, ())
+    if node.uid == report.uid:
+        return (report.uid, report.boot) in lives
+    return any(uid == report.uid for uid, _ in lives)
 
 
 def registered(state: State, name: str) -> Node | None:
@@ -190,7 +195,7 @@ def registered(state: State, name: str) -> Node | None:
 
 
 def _registration(report: NodeReport, spec: NodeSpec) -> NodeRegistered:
-    return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec)
+    return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec, boots=report.boots)
 
 
 def _foreign(node: Node, report: NodeReport, events: list[Event]) -> None:

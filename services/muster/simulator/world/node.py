@@ -243,6 +243,7 @@ class Machine:
                 node=self.name,
                 uid=self.uid,
                 boot=self.boot,
+                boots=self.boots,
                 sequence=self.sequence,
                 applied=self.applied,
                 spec=self.spec() if with_spec else None,
