@@ -432,14 +432,16 @@ def set_forget(state: State, job: Job) -> None:
 def _member_lost(state: State, event: MemberLost) -> None:
     attempt = _attempt(state, event)
     attempt.fault = None
-    attempt.degraded_until_us = event.until_us
     key = attempt.instance.key
     state.todo.pop(key, None)
-    state.degraded[key] = None
     for task in attempt.tasks.values():
         if task.holding and on_broken_device(task):
             task.phase = "leaving"
             attempt.kill_at_us = state.at_us + attempt.instance.job.request.grace_us
+    if short_of_members(attempt):  # the one whose device failed may have ended well in the same cycle
+        attempt.degraded_until_us = event.until_us
+    if any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
+        state.degraded[key] = None
     set_timer(state, attempt)
 
 
