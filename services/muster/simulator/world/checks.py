@@ -16,7 +16,7 @@ from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants, check_rebuild
 from muster.cluster.jobs import TERMINAL
 from muster.events.codec import open_envelope
-from muster.events.decisions import InstanceBound, InstanceStarted, MembersReplaced
+from muster.events.decisions import AttemptEnded, InstanceBound, InstanceStarted, MembersReplaced
 from muster.log.errors import OperatingError
 from muster.log.fsck import check_records
 from muster.log.memory import MemoryLog
@@ -85,7 +85,7 @@ def _followers(world: "World") -> list[str]:
 
 
 def _truth(world: "World") -> list[str]:
-    found = [*_accepted(world), *_said(world), *_once(world), *_devices(world), *_outcomes(world)]
+    found = [*_accepted(world), *_said(world), *_over(world), *_once(world), *_devices(world), *_outcomes(world)]
     return found[: 2 * SHOWN_MAX]
 
 
@@ -113,6 +113,19 @@ def _said(world: "World") -> Iterable[str]:
             yield f"{_named(run)} ran for the {ran[run.key]}. time, and the log bound it {bound[run.key]} times"
         elif run.key[:3] not in started and world.plans[run.key[0]].request.groups[0].count > 1:
             yield f"{_named(run)} ran, and the log never started its attempt"
+
+
+def _over(world: "World") -> Iterable[str]:
+    """An attempt that the log says has ended does not run any more, whatever was believed of its nodes."""
+    runs: dict[tuple[str, int, int], list[Run]] = {}
+    for run in world.runs:
+        runs.setdefault(run.key[:3], []).append(run)
+    for (envelope, _), landed_us in zip(world.view.admitted, world.view.landed_us, strict=True):
+        for event in open_envelope(envelope).decisions:
+            if isinstance(event, AttemptEnded):
+                for run in runs.get((event.job, event.instance, event.attempt), []):
+                    if run.ended_us is None or run.ended_us > landed_us:
+                        yield f"{_named(run)} ran on after cycle {envelope.number} ended its attempt at {landed_us / 1e6:.3f} s"
 
 
 def _once(world: "World") -> Iterable[str]:

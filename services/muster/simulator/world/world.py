@@ -23,11 +23,11 @@ from muster.events.nodes import Device, DeviceHealthChanged, NodeSpec
 from muster.events.operations import NodeUncordoned, Policy, PolicySet
 from muster.events.record import Envelope
 from muster.log.admit import Admitted, Halt, admit, genesis
-from muster.log.memory import Faults, MemoryBroker
+from muster.log.memory import Faults
 from muster.scheduler.loop import Settings
 from muster.scheduler.messages import GPU_HEALTH, OPERATIONS
 from muster.simulator.world import checks, jobs
-from muster.simulator.world.bus import Topics
+from muster.simulator.world.bus import Broker, Topics
 from muster.simulator.world.client import Client, Errand
 from muster.simulator.world.gateway import CELL, Gateway
 from muster.simulator.world.network import FAIR, Network, Weather
@@ -101,11 +101,13 @@ class Ended(msgspec.Struct, frozen=True):
 class View:
     """The fold of what is admitted, and the records themselves."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.head = genesis(CELL)
         self.state = State(CELL)
         self.admitted: list[tuple[Envelope, bytes]] = []
+        self.landed_us: list[int] = []
+        """When each of them landed."""
         self.halt = ""
         self.forgotten: dict[str, list[Ended]] = {}
         """What became of the instances of jobs that have left the state."""
@@ -123,6 +125,7 @@ class View:
             elif isinstance(verdict, Admitted):
                 self.head = verdict.head
                 self.admitted.append((verdict.envelope, data))
+                self.landed_us.append(self.broker.landed_us[self._read - 1])
                 cycle = open_envelope(verdict.envelope)
                 for event in cycle.decisions:
                     if isinstance(event, JobsForgotten):
@@ -149,7 +152,7 @@ class World:
         self.timeline = Timeline()
         self.network = Network(self.timeline, random, self.counts)
         self.topics = Topics(self.timeline)
-        self.broker = MemoryBroker(random.getrandbits(32), _log_faults(random))
+        self.broker = Broker(self.timeline, random.getrandbits(32), _log_faults(random))
         self.view = View(self.broker)
         self.chaos_us = (260 if focus else random.randint(90, 200)) * MILLION
         self.processes: list[Process] = []
