@@ -381,3 +381,27 @@ def test_a_loss_that_is_read_when_the_grace_is_over_ends_the_gang() -> None:
     assert not driver.found(MemberLost)
     assert stops(driver) == [("node-lost", "a")]
     assert not driver.violations()
+
+
+def test_a_member_that_was_done_when_its_device_failed_is_not_missed() -> None:
+    driver = gang(count=3, nodes=3, degraded_grace_us=100 * S)
+    rank, name, _ = driver.places("j")[0]
+    driver.step(DeviceHealthChanged(node=name, uid=f"uid-{name}", device=f"{name}-0", health="failed"), exited("j", rank))
+    assert driver.attempt("j").degraded_until_us == 0
+    driver.step(after_s=200)
+    assert driver.phase("j") == "running"
+    driver.exit("j")
+    assert driver.phase("j") == "finished"
+    assert not driver.violations()
+
+
+def test_a_policy_names_the_queues_there_are_and_nobody_preempts_in_another() -> None:
+    driver = Driver(queues=("default", "gpu"))
+    driver.step(node("a", 1))
+    driver.step(job("low", group(gpus=1), queue="gpu"), job("other", group(gpus=1), priority=9, queue="nowhere"))
+    assert driver.phase("other") == "rejected"
+    driver.run("low")
+    driver.step(job("high", group(gpus=1), priority=5))
+    assert driver.phase("low") == "running", "priority counts inside a queue"
+    driver.step(job("higher", group(gpus=1), priority=5, queue="gpu"))
+    assert driver.phase("low") == "stopping"
