@@ -14,9 +14,6 @@ from muster.events.operations import Policy
 
 InstanceKey = tuple[str, int]
 
-QUEUES = ("default",)
-"""The queues there are. The tree of queues takes this place."""
-
 
 class Nomination:
     """Places that are kept for an instance until its victims are gone."""
