@@ -38,7 +38,7 @@ NOTICED_BY = {
     "no-gang": "G6",
     "no-group-minimum": "G4",
     "only-the-minimum": "G4-reversed",
-    "one-order-of-groups": "G15",
+    "greedy-groups": "G15",
     "no-barrier": "gang-whole-start",
     "no-degradation": "G12",
     "no-requeue": "S17-node-lost",

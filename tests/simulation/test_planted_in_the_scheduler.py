@@ -10,7 +10,8 @@ from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.codec import decode_envelope, digest
 from muster.events.levels import NodeReport
-from muster.log.admit import Admitted, Halt, Head, Void, admit
+from muster.events.record import Envelope
+from muster.log.admit import Admitted, Halt, Head, Void, judge
 from muster.scheduler import core as core_module
 from muster.scheduler.core import Core, Message
 from muster.scheduler.recorder import Recorded, Recorder
@@ -57,14 +58,15 @@ async def test_a_position_that_is_kept_before_the_append_loses_a_job(monkeypatch
 async def test_a_record_of_a_replaced_leader_that_is_admitted_breaks_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """The term is not looked at: whoever numbers rightly is heard."""
 
-    def unfenced(head: Head, data: bytes) -> Admitted | Void | Halt:
-        verdict = admit(head, data)
+    def unfenced(head: Head, data: bytes, envelope: Envelope, entries: bool) -> Admitted | Void | Halt:
+        verdict = judge(head, data, envelope, entries)
         if isinstance(verdict, Void) and verdict.reason == "its writer was replaced":
             own = digest(data)
-            return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), decode_envelope(data))
+            return Admitted(Head(head.cell, head.number + 1, head.term, own, head.recent), envelope)
         return verdict
 
-    monkeypatch.setattr(core_module, "admit", unfenced)
+    monkeypatch.setattr(core_module, "judge", unfenced)
+    monkeypatch.setattr(core_module, "admit_own", lambda head, frame, data: unfenced(head, data, decode_envelope(data), True))
     found = 0
     for seed in range(test_two_schedulers.SEEDS):
         try:

@@ -53,6 +53,12 @@ class Driver:
         self._record(self._cycle(term, instant, inputs, self.decided, None, number))
         return self.decided
 
+    def fold(self, *decided: Event, inputs: Sequence[Event] = ()) -> None:
+        """A cycle as if somebody had recorded it: these decisions, legal or not, one second later."""
+        cycle = self._cycle(self.state.term, self.state.at_us + S, inputs, decided, None)
+        self.engine.fold(cycle)
+        self._record(cycle)
+
     def settle(self, *inputs: Event, cycles: int = 50) -> list[Event]:
         """A cycle with these inputs, and more at the same instant until nothing is left over; all decisions."""
         decided = list(self.step(*inputs))

@@ -15,12 +15,16 @@ from muster.events.codec import (
     UnknownKind,
     decode_cycle,
     decode_entry,
+    decode_envelope,
     decode_input,
     decode_report,
     digest,
     encode,
     encode_cycle,
     encode_entry,
+    encode_frame,
+    open_envelope,
+    open_record,
 )
 from muster.events.edge import REPORT_MAX_BYTES, Edge
 from muster.events.entries import SHARED_MAX, Entries
@@ -378,9 +382,35 @@ def test_a_record_comes_back_as_it_was_and_has_one_encoding(inputs: list[Event],
     data = encode_cycle(cycle)
     assert decode_cycle(data) == cycle
     assert encode_cycle(decode_cycle(data)) == data
-    assert encode_cycle(cycle, tuple(encode_entry(event) for event in inputs)) == data
+    encoded = tuple(encode_entry(event) for event in inputs)
+    assert encode_cycle(cycle, encoded) == data
+    for buffer in (bytearray(), bytearray(b"x" * 100_000)):
+        assert [encode_cycle(cycle, encoded, buffer), encode_cycle(cycle, None, buffer)] == [data, data]
+    assert open_record(data) == (decode_envelope(encode_frame(cycle)), cycle)
+    assert open_envelope(decode_envelope(data)) == cycle
+    assert encode_frame(cycle) == encode_cycle(msgspec.structs.replace(cycle, inputs=(), decisions=()))
     assert json.dumps(json.loads(data), separators=(",", ":"), ensure_ascii=False).encode() == data
     assert data.index(b'"a/1"') < data.index(b'"muster.jobs/0"')
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(events(INPUTS), max_size=2), st.lists(events(DECISIONS), max_size=2), MUTATIONS)
+def test_a_record_opened_in_one_step_is_what_it_is_in_two(
+    inputs: list[Event], decisions: list[Event], mutations: list[tuple[str, int, int, bytes]]
+) -> None:
+    data = mutated(_record([encode_entry(event) for event in inputs], [encode_entry(event) for event in decisions]), mutations)
+    opened = open_record(data)
+    if opened is not None:
+        envelope = decode_envelope(data)
+        assert opened == (msgspec.structs.replace(envelope, inputs=(), decisions=()), open_envelope(envelope))
+
+
+def test_a_record_with_an_entry_that_does_not_decode_is_opened_in_two_steps() -> None:
+    data = _record(inputs=[BYTES, b'["JobSubmitted",1,{"job":"a"}]'])
+    assert open_record(data) is None
+    first, second = decode_cycle(data).inputs
+    assert first == SUBMITTED
+    assert isinstance(second, EntryQuarantined)
 
 
 REPORT = NodeReport(

@@ -1,6 +1,7 @@
 """Messages decoded together: each is taken or refused as it is alone."""
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.events.base import BODY_MAX_BYTES, Event
+from muster.events.base import BODY_MAX_BYTES, JOB_PATTERN, NAME_PATTERN, UID_PATTERN, Event
 from muster.events.codec import Malformed, encode_entry
 from muster.events.edge import TAIL_MAX_BYTES, TAILS_MAX, Edge
 from muster.events.entries import Entries
 from muster.events.jobs import GroupRequest, JobCancelRequested, JobRequest, JobRun, JobSubmitted
 from muster.events.nodes import TaskExited, TaskReady
+from muster.events.patterns import Lines
 from muster.events.registry import DECISIONS, INPUTS, KINDS, VERSIONS
 from tests.unit.test_events_codec import BYTES, MUTATIONS, SUBMITTED, events, mutated
 
@@ -29,8 +31,12 @@ def edge() -> Edge:
 SEEN, NEW, ALONE = edge(), edge(), edge()
 
 
-def said(outcome: Any) -> Any:
-    return str(outcome) if isinstance(outcome, Malformed) else outcome
+def together(messages: list[bytes], by: Edge) -> list[Any]:
+    """What `decode_input` returns of each message, or the sentence with which it refuses it."""
+    return [
+        str(event) if isinstance(event, Malformed) else (event, data)
+        for event, data in zip(*by.decode_inputs(list(messages)), strict=True)
+    ]
 
 
 def alone(messages: list[bytes], by: Edge) -> list[Any]:
@@ -46,11 +52,11 @@ def alone(messages: list[bytes], by: Edge) -> list[Any]:
 def check(messages: list[bytes]) -> list[Any]:
     """Decode them together, with what was seen before and with nothing, and one by one."""
     NEW._tails.clear()
-    together = [said(outcome) for outcome in SEEN.decode_inputs(messages)]
-    assert together == alone(messages, ALONE)
-    assert together == [said(outcome) for outcome in SEEN.decode_inputs(messages)]
-    assert together == [said(outcome) for outcome in NEW.decode_inputs(messages)]
-    return together
+    outcomes = together(messages, SEEN)
+    assert outcomes == alone(messages, ALONE)
+    assert outcomes == together(messages, SEEN)
+    assert outcomes == together(messages, NEW)
+    return outcomes
 
 
 def submissions(event: Event, job: str, name: str) -> bytes:
@@ -136,6 +142,16 @@ def test_a_name_is_refused_among_others_as_it_is_alone(field: str, text: str) ->
     assert [isinstance(outcome, str) for outcome in outcomes] == [False, text != "x" * 63, False]
 
 
+@settings(max_examples=500)
+@given(
+    st.sampled_from([JOB_PATTERN, NAME_PATTERN, UID_PATTERN]),
+    st.lists(st.text(st.sampled_from("aZ0-._:\n \x00ä"), max_size=4) | st.text("ab0", min_size=1, max_size=5), max_size=4),
+)
+def test_texts_match_as_lines_if_each_does(pattern: str, texts: list[str]) -> None:
+    match = re.compile(pattern.removeprefix("^").removesuffix("$")).fullmatch
+    assert Lines(pattern).fit(texts) == all(match(text) for text in texts)
+
+
 def test_a_message_is_bounded_among_others_too() -> None:
     large = encode_entry(JobCancelRequested(job="a", by="x")).replace(b'"x"', b'"' + b"x" * BODY_MAX_BYTES + b'"')
     first, second = check([READY, large])
@@ -147,7 +163,7 @@ def test_jobs_decoded_together_share_their_request_and_run() -> None:
     by = edge()
     messages = [encode_entry(msgspec.structs.replace(SUBMITTED, job=f"job-{number}")) for number in range(5)]
     jobs: list[Any] = []
-    for outcome in [*by.decode_inputs(messages), *by.decode_inputs([READY, *messages])]:
+    for outcome in [*together(messages, by), *together([READY, *messages], by)]:
         assert isinstance(outcome, tuple)
         jobs.append(outcome[0])
     del jobs[5]
@@ -165,7 +181,7 @@ def test_what_is_too_large_or_too_much_to_be_kept_is_decoded_all_the_same() -> N
     assert len(messages[7]) > TAIL_MAX_BYTES
     by = edge()
     for _ in range(2):
-        outcomes = by.decode_inputs(messages)
+        outcomes = together(messages, by)
         assert [outcome[1] for outcome in outcomes if isinstance(outcome, tuple)] == messages
         assert outcomes[7] == (large, messages[7])
         assert outcomes[-1] == (msgspec.structs.replace(SUBMITTED, request=requests[-1]), messages[-1])

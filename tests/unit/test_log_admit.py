@@ -2,9 +2,13 @@
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from muster.events.codec import digest, encode, encode_cycle
+from muster.events.base import Event
+from muster.events.codec import decode_cycle, digest, encode, encode_cycle, encode_frame
 from muster.events.record import GENESIS, Cycle, TermStarted
+from muster.events.registry import DECISIONS, INPUTS
 from muster.log.admit import (
     LATE_START,
     NO_RECORD,
@@ -17,8 +21,10 @@ from muster.log.admit import (
     Head,
     Void,
     admit,
+    admit_own,
     genesis,
 )
+from tests.unit.test_events_codec import events
 
 
 def start(
@@ -158,3 +164,55 @@ def test_a_verdict_depends_on_nothing_but_the_head_and_the_bytes(led: Head) -> N
         before = msgspec.json.encode(led)
         assert admit(led, data) == admit(led, data)
         assert msgspec.json.encode(led) == before
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(events(INPUTS), max_size=4),
+    st.lists(events(DECISIONS), max_size=4),
+    st.sampled_from([3, 3, 3, 3, 2, 4, 0]),
+    st.sampled_from([1, 1, 1, 1, 0, -1, 2]),
+    st.sampled_from(["main"] * 5 + ["other", "", "x" * 64]),
+    st.sampled_from(["default/1"] * 5 + ["x" * 129]),
+    st.just({"muster.jobs/0": 7}) | st.dictionaries(st.sampled_from(["muster.jobs/0", "x" * 129]), st.integers(-1, 2)),
+    st.sampled_from([0, 0, 0, 1, 2, 3]),
+)
+def test_our_own_record_is_judged_by_its_frame_as_it_is_whole(
+    inputs: list[Event],
+    decisions: list[Event],
+    term: int,
+    ahead: int,
+    cell: str,
+    policy: str,
+    positions: dict[str, int],
+    followed: int,
+) -> None:
+    """Also where something is wrong with it, and where the head has moved on since, over this record or others."""
+    head = LED
+    cycle = Cycle(
+        cell=cell,
+        number=max(0, head.number + ahead),
+        term=term,
+        at_us=0,
+        started=None,
+        inputs=tuple(inputs),
+        decisions=tuple(decisions),
+        positions=positions,
+        policy=policy,
+        previous=head.digest,
+    )
+    data, frame = encode_cycle(cycle), encode_frame(cycle)
+    for _ in range(followed):
+        verdict = admit(head, data)
+        head = verdict.head if isinstance(verdict, Admitted) else admitted(head, record(head, head.term))
+    whole, own = admit(head, data), admit_own(head, frame, data)
+    if isinstance(whole, Admitted):
+        assert isinstance(own, Admitted)
+        assert own.head == whole.head
+        assert own.envelope == msgspec.structs.replace(whole.envelope, inputs=(), decisions=())
+        assert decode_cycle(data) == cycle
+    else:
+        assert own == whole
+
+
+LED = admitted(genesis("main"), start(genesis("main"), 3))

@@ -6,7 +6,7 @@ say. Whatever the bytes are, the answer is an input or `Malformed`; which of the
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import msgspec
@@ -16,7 +16,7 @@ from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submissi
 from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
-from muster.events.patterns import Check, Texts, checker, patterned
+from muster.events.patterns import Check, Lines, Texts, checker, patterned
 
 REPORT_MAX_BYTES = 4 * 1024 * 1024
 """The largest report of a node."""
@@ -50,21 +50,21 @@ class Edge:
         self._check_run = checker(JobRun)
         self._tails: dict[bytes, tuple[JobRequest, JobRun]] = {}
         self._names = Texts(NAME_PATTERN)
-        job = JOB_PATTERN.removeprefix("^").removesuffix("$")
-        self._is_job = re.compile(job).fullmatch  # nearly every key is new
-        self._are_jobs = re.compile(f"(?:{job}\n)*").fullmatch
-        name = NAME_PATTERN.removeprefix("^").removesuffix("$")
-        self._are_names = re.compile(f"(?:{name}\n)*").fullmatch
-        self._keyed: dict[type, None] = {
-            cls: None for kind in inputs if patterned(cls := entries.kinds[kind]) == {"job": JOB_PATTERN}
-        }
+        self._is_job = re.compile(JOB_PATTERN.removeprefix("^").removesuffix("$")).fullmatch  # nearly every key is new
+        self._lines_of_jobs = Lines(JOB_PATTERN)
+        self._lines_of_names = Lines(NAME_PATTERN)
+        keyed = [kind for kind in self._checks if patterned(kind) == {"job": JOB_PATTERN}]
+        self._keyed: dict[type, None] = dict.fromkeys(keyed)
         self._keyed[entries.head] = None
         """Events about a job in which nothing else has to be checked; and the heads of submissions."""
 
-    def decode_inputs(self, messages: Sequence[bytes]) -> list[tuple[Event, bytes] | Malformed]:
-        """Many inputs at once: for each message what `decode_input` returns, or what it raises."""
-        found = self._decode_usual(messages)
-        return found if found is not None else [self._decode_either(data) for data in messages]
+    def decode_inputs(self, messages: list[bytes]) -> tuple[list[Event | Malformed], list[bytes]]:
+        """Many inputs at once: for each message what `decode_input` returns, or what it raises and the message."""
+        events = self._decode_usual(messages)
+        if events is not None:
+            return events, messages
+        outcomes = [self._decode_either(data) for data in messages]
+        return [event for event, _ in outcomes], [data for _, data in outcomes]
 
     def decode_input(self, data: bytes) -> tuple[Event, bytes]:
         """An input from outside, `[kind,version,body]`, and its canonical bytes.
@@ -81,13 +81,13 @@ class Edge:
                     return event, data
         return self._decode(data)
 
-    def _decode_either(self, data: bytes) -> tuple[Event, bytes] | Malformed:
+    def _decode_either(self, data: bytes) -> tuple[Event | Malformed, bytes]:
         try:
             return self.decode_input(data)
         except Malformed as error:
-            return error
+            return error, data
 
-    def _decode_usual(self, messages: Sequence[bytes]) -> list[tuple[Event, bytes] | Malformed] | None:
+    def _decode_usual(self, messages: list[bytes]) -> list[Event | Malformed] | None:
         """The inputs, if all messages are canonical and of the newest version and right; else None.
 
         Each message is a line, without what it shares with a submission that was taken (see `_submitted_again`). If the
@@ -101,13 +101,16 @@ class Edge:
         tails = self._tails
         lines: list[bytes] = []
         shared: list[tuple[int, tuple[JobRequest, JobRun]]] = []
-        alone: list[tuple[int, tuple[Event, bytes] | Malformed]] = []
+        alone: list[tuple[int, Event]] = []
         for data in messages:
             if data.startswith(_SUBMITTED):
                 head, _, tail = data.partition(_SPLIT)
                 parts = tails.get(tail)
                 if parts is None:
-                    alone.append((len(lines) + len(alone), self._decode_either(data)))
+                    event, canonical = self._decode_either(data)
+                    if canonical != data or isinstance(event, Malformed):
+                        return None
+                    alone.append((len(lines) + len(alone), event))
                 else:
                     shared.append((len(lines), parts))
                     lines.append(head + b"}]")
@@ -135,11 +138,9 @@ class Edge:
                 request=request,
                 run=run,
             )
-        if not alone:
-            return list(zip(events, messages, strict=True))
-        at_line = iter(events)
-        decided = dict(alone)
-        return [decided[at] if at in decided else (next(at_line), data) for at, data in enumerate(messages)]
+        for at, event in alone:
+            events.insert(at, event)
+        return events
 
     def _are_right(self, events: list[Any], heads: list[Any]) -> bool:
         """Whether all these hold what their types cannot check. `heads` are those of submissions among them."""
@@ -156,12 +157,12 @@ class Edge:
                         self._check(event)
             except Malformed:
                 return False
-        if not _fit(self._are_jobs, [event.job for event in about]):
+        if not self._lines_of_jobs.fit([event.job for event in about]):
             return False
         if not heads:
             return True
         few = [*dict.fromkeys([head.user for head in heads]), *dict.fromkeys([head.queue for head in heads])]
-        return _fit(self._are_names, [head.name for head in heads] + few)
+        return self._lines_of_names.fit([head.name for head in heads] + few)
 
     def _decode(self, data: bytes) -> tuple[Event, bytes]:
         if len(data) > BODY_MAX_BYTES:
@@ -387,12 +388,6 @@ def _pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(text: str) -> NoReturn:
     raise Malformed(f"{text} is no value")
-
-
-def _fit(match: Callable[[str], object], texts: list[str]) -> bool:
-    """Whether each text matches, where `match` takes texts as lines: none of them then holds a new line."""
-    joined = "\n".join([*texts, ""])
-    return joined.count("\n") == len(texts) and match(joined) is not None
 
 
 def _accept(shared: Shared, name: str, patterns: Check | None, rules: Callable[[Any], None]) -> None:

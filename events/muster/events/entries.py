@@ -7,7 +7,7 @@ Many jobs share one request and one run. Both are decoded once for the same byte
 their mappings too, by convention. What is kept is bounded, and whether something was kept shows nowhere but in `is`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 import msgspec
@@ -18,6 +18,7 @@ from muster.events.operations import EntryQuarantined
 from muster.events.upcast import STEPS, Body, upcast
 
 _encoder = msgspec.json.Encoder(order="deterministic")
+encode_into = _encoder.encode_into
 encode = _encoder.encode
 """The canonical encoding: fields in the order of the class, keys of mappings sorted, no white space."""
 encode_lines = _encoder.encode_lines
@@ -128,7 +129,8 @@ class Entries:
         self._runs = SharedParts(JobRun)
         self._known_request = self._requests.young.get
         self._known_run = self._runs.young.get
-        self._tags = {cls: (kind, versions[kind]) for kind, cls in kinds.items()}
+        self._kind_of = {cls: kind for kind, cls in kinds.items()}
+        self._version_of = {cls: versions[kind] for kind, cls in kinds.items()}
         self._bodies = {kind: msgspec.json.Decoder(cls).decode for kind, cls in kinds.items()}
         self._raw = msgspec.json.Decoder(RawEntry).decode
         forms = _newest_forms(kinds, versions, _Whole)
@@ -142,16 +144,19 @@ class Entries:
         self.lines: Callable[[bytes], list[Any]] = msgspec.json.Decoder(_newest_forms(kinds, versions, _Head)).decode_lines
         """Entries of newest version one after another, submissions without their parts, as structures that `encode_lines`
         writes canonically; raises one of `BAD_BYTES`."""
-        self._all_newest: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list.__class_getitem__(forms)).decode
+        self.forms: Any = list.__class_getitem__(forms)
+        """The type of many entries of newest version. What is decoded of it is for `events`."""
+        self._all_newest: Callable[[bytes], list[Any]] = msgspec.json.Decoder(self.forms).decode
 
     def encode(self, event: Event) -> bytes:
         """The entry as it stands in a record."""
-        kind, version = self._tags[type(event)]
-        return encode((kind, version, event))
+        kind = type(event)
+        return encode((self._kind_of[kind], self._version_of[kind], event))
 
-    def plain(self, events: Iterable[Event]) -> list[tuple[str, int, Event]]:
+    def plain(self, events: Sequence[Event]) -> list[tuple[str, int, Event]]:
         """The entries in a form that `encode` writes as it writes each one."""
-        return [(*self._tags[type(event)], event) for event in events]
+        kinds = list(map(type, events))
+        return list(zip(map(self._kind_of.__getitem__, kinds), map(self._version_of.__getitem__, kinds), events, strict=True))
 
     def decode(self, data: bytes | msgspec.Raw) -> Event:
         """The event, in its newest version.
@@ -170,14 +175,18 @@ class Entries:
     def decode_all(self, entries: Sequence[msgspec.Raw]) -> tuple[Event, ...]:
         """Many events at once; see `decode`."""
         try:
-            return tuple(
-                [
-                    self.submitted(body) if isinstance(body := entry.body, Submission) else body
-                    for entry in self._all_newest(b"[" + b",".join(entries) + b"]")
-                ]
-            )
+            return self.events(self._all_newest(b"[" + b",".join(entries) + b"]"))
         except BAD_BYTES:
             return tuple([self.decode(entry) for entry in entries])
+
+    def events(self, entries: list[Any]) -> tuple[Event, ...]:
+        """The events of entries that were decoded as `forms` says.
+
+        Raises:
+            One of `BAD_BYTES`: a part of a submission does not decode.
+        """
+        submitted: Callable[[Any], JobSubmitted] = self.submitted
+        return tuple([submitted(body) if type(body := entry.body) is _Whole else body for entry in entries])
 
     def submitted(self, body: Submission) -> JobSubmitted:
         """The submission with its parts.

@@ -34,6 +34,8 @@ class TaskReport(Part, frozen=True, kw_only=True):
     instance: InstanceIndex
     attempt: AttemptNumber
     rank: Rank
+    since: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """As in the assignment: of a rank that was placed anew, which of the two members this is."""
     phase: Literal["preparing", "ready", "running", "exited"]
     code: ExitCode = 0
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
@@ -55,6 +57,8 @@ class NodeReport(Part, frozen=True, kw_only=True):
     node: Name
     uid: Uid
     boot: Uid
+    boots: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """Which boot of this machine it is, counted on its disk; a report of an earlier one is late. 0 where that is not known."""
     sequence: Annotated[int, Meta(ge=0, le=2**53)]
     """Counts the reports of one boot; a lower one than was read is late and ignored."""
     applied: Annotated[int, Meta(ge=0, le=2**53)] = 0
@@ -75,6 +79,8 @@ class TaskAssignment(Part, frozen=True, kw_only=True):
     instance: InstanceIndex
     attempt: AttemptNumber
     rank: Rank
+    since: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """The cycle that placed this member here. The same rank with a later one is another member: it starts from nothing."""
     phase: Literal["prepare", "run", "stop"]
     kill_at_us: Micros = 0
     """With `stop`: by log time."""
@@ -86,6 +92,8 @@ class Assignment(Part, frozen=True, kw_only=True):
 
     node: Name
     uid: Uid
+    boot: Annotated[str, Meta(max_length=64)] = ""
+    """The boot that it is meant for; an agent of another one has nothing to do with it. Empty where that is not said."""
     number: Annotated[int, Meta(ge=0, le=2**53)]
     at_us: Micros
     tasks: Annotated[tuple[TaskAssignment, ...], Meta(max_length=100_000)] = ()

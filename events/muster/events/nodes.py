@@ -79,6 +79,8 @@ class NodeRegistered(Event, frozen=True, kw_only=True):
     uid: Uid
     boot: Uid
     spec: NodeSpec
+    boots: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """As in the report: the how manieth boot of this machine."""
 
 
 class NodeRemoved(Event, frozen=True, kw_only=True):

@@ -72,6 +72,8 @@ class Policy(Part, frozen=True, kw_only=True):
     version: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     filters: Annotated[tuple[Label, ...], Meta(max_length=32)] = ("ready", "taints", "selector", "model", "resources")
     scores: Annotated[tuple[Weight, ...], Meta(max_length=32)] = (Weight(name="model-preference"), Weight(name="best-fit"))
+    queues: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)] = ("default",)
+    """The queues that a job may name. They are equal and have no limits; the tree of queues takes this place."""
     preemption: bool = True
     beat_us: Micros = 5_000_000
     silent_after_us: Micros = 30_000_000

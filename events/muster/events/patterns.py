@@ -53,6 +53,36 @@ class Texts:
         return True
 
 
+class Lines:
+    """The texts that match a pattern as a whole, many looked at together.
+
+    The pattern says no more than which characters may stand first, between and last, and that there is one; how long a text
+    may be is said by its type.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        match = re.compile(pattern.removeprefix("^").removesuffix("$")).fullmatch
+        every = [chr(code) for code in range(128)]
+        some = next(character for character in every if match(character))
+        between = [character for character in every if match(some + character + some)]
+        first = [character for character in between if match(character + some)]
+        last = [character for character in between if match(some + character)]
+        self._between = "".join(between).encode() + b"\n"
+        self._first = "".join(first).encode()
+        self._last = b"" if last == between else "".join(last).encode()
+        """Empty where what may stand between may stand last."""
+
+    def fit(self, texts: list[str]) -> bool:
+        """Whether each does."""
+        joined = "\n".join(texts)
+        if joined.encode().translate(None, self._between) or joined.count("\n") >= max(1, len(texts)):
+            return False  # a character that may stand nowhere, or a new line inside a text
+        first = "".join([text[:1] for text in texts])
+        if len(first) != len(texts) or first.encode().translate(None, self._first):
+            return False
+        return not self._last or not "".join([text[-1] for text in texts]).encode().translate(None, self._last)
+
+
 def _checker(kind: msgspec.inspect.Type, made: dict[type, Check | None]) -> Check | None:
     if isinstance(kind, msgspec.inspect.Metadata):
         pattern = (kind.extra_json_schema or {}).get("pattern")

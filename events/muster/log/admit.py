@@ -71,11 +71,16 @@ def admit(head: Head, data: bytes) -> Admitted | Void | Halt:
         envelope = decode_envelope(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return Void(NO_RECORD, str(error)[:1024])
+    return judge(head, data, envelope, bool(envelope.inputs or envelope.decisions))
+
+
+def judge(head: Head, data: bytes, envelope: Envelope, entries: bool) -> Admitted | Void | Halt:
+    """The verdict on the record `data` that was decoded already; `entries`: whether it has any."""
     if envelope.cell != head.cell:
         return Void(OTHER_CELL, f"it names the cell {envelope.cell!r}, not {head.cell!r}")
     term = envelope.term
     if envelope.started is not None:
-        if envelope.inputs or envelope.decisions:
+        if entries:
             return Void(NO_RECORD, "it starts a term and yet has entries")
         if term > head.term and envelope.number == head.number + 1 and envelope.previous == head.digest:
             return Admitted(_next(head, envelope, data), envelope)
@@ -88,6 +93,18 @@ def admit(head: Head, data: bytes) -> Admitted | Void | Halt:
         if digest(data) in head.recent:
             return Void(TWICE)
     return Halt(_broken(head, envelope))
+
+
+def admit_own(head: Head, frame: bytes, data: bytes) -> Admitted | Void | Halt:
+    """Judge `data`, a cycle's record that this process made itself: the verdict of `admit`, found sooner.
+
+    `frame` is the record without its entries (`encode_frame`). All that `admit` compares stands in the frame; of the entries
+    it wants no more than that they are JSON, which what our encoder wrote is. An admitted envelope comes without entries.
+    """
+    verdict = admit(head, frame)
+    if isinstance(verdict, Admitted):
+        return Admitted(_next(head, verdict.envelope, data), verdict.envelope)
+    return admit(head, data)
 
 
 def _next(head: Head, envelope: Envelope, data: bytes) -> Head:

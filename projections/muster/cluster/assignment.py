@@ -1,5 +1,7 @@
 """The assignment of a node: what it should hold, as a function of the state."""
 
+from typing import Literal
+
 from muster.cluster.jobs import Task
 from muster.cluster.state import State
 from muster.events.levels import Assignment, TaskAssignment
@@ -15,6 +17,7 @@ def assignment(state: State, row: int) -> Assignment:
     return Assignment(
         node=node.name,
         uid=node.uid,
+        boot=node.boot,
         number=state.number,
         at_us=state.at_us,
         tasks=tuple([_assigned(task) for task in tasks]),
@@ -29,7 +32,16 @@ def _assigned(task: Task) -> TaskAssignment:
         instance=instance.index,
         attempt=attempt.number,
         rank=task.rank,
-        phase="stop" if attempt.phase == "stop" or task.phase == "leaving" else "run" if attempt.phase == "run" else "prepare",
+        since=task.since,
+        phase=_phase(task),
         kill_at_us=attempt.kill_at_us,
         devices=task.devices,
     )
+
+
+def _phase(task: Task) -> Literal["prepare", "run", "stop"]:
+    """What the agent is to do. A task that is alone need not wait for others: it runs as soon as it is ready."""
+    attempt = task.attempt
+    if attempt.phase == "stop" or task.phase == "leaving":
+        return "stop"
+    return "run" if attempt.phase == "run" or attempt.instance.job.gang.single else "prepare"

@@ -91,6 +91,9 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
             node.heard_us += gap_us
             evolve_nodes.set_timer(state, node)
     for job in state.jobs.values():
+        if not job.open:  # the gap may be a wall clock that was set forward: repeats are still told by the job being known
+            job.over_us += gap_us
+            evolve_jobs.set_forget(state, job)
         for instance in job.instances:
             attempt = instance.attempt
             if attempt is not None and attempt.phase == "prepare":

@@ -119,7 +119,15 @@ def _task_ready(state: State, event: TaskReady) -> None:
 
 def _task_started(state: State, event: TaskStarted) -> None:
     task = _task(state, event)
-    if task is not None and (task.phase == "ready" or task.phase == "preparing"):
+    if task is None:
+        return
+    if task.phase == "preparing":  # a single task runs without waiting for others
+        task.phase = "running"
+        attempt = task.attempt
+        attempt.ready += 1
+        if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
+            state.todo[attempt.instance.key] = None
+    elif task.phase == "ready":
         task.phase = "running"
 
 
@@ -132,10 +140,11 @@ def _task_exited(state: State, event: TaskExited) -> None:
     if task.phase == "leaving":
         release(state, task, "lost")
         return
+    ran = task.phase == "running"
     release(state, task, "exited")
     if attempt.phase == "stop":
         return
-    if attempt.phase == "prepare":
+    if attempt.phase == "prepare" and not ran:
         fault(state, attempt, Fault("start-failed", event.code, task.node.name, event.blame or "node"))
     elif event.code:
         fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
@@ -157,12 +166,6 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt = task.attempt
     state.ledger.release(task)
     held = attempt.held = attempt.held - 1
-    if attempt.by:
-        for key in attempt.by:
-            claim = task.node.claims.get(key)
-            if claim is not None:
-                claim.add(task.shape, task.devices, task.node, 1)
-                state.ledger.recount(task.node)
     if not held:
         state.todo[attempt.instance.key] = None
 
@@ -249,7 +252,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     instance.not_before_us = 0
     _place(state, attempt, event.placements)
     until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(("attempt", event.job, event.instance), until_us, "ready")
+    state.timers.set(instance.timer, until_us, "ready")
     if job.request.preemptible:
         _count_running(state, attempt, 1)
 
@@ -286,9 +289,10 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     instance = attempt.instance
     instance.phase = "running"
     instance.start_failures = 0
-    state.todo.pop(instance.key, None)
+    if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
+        state.todo.pop(instance.key, None)
     if instance.job.request.time_limit_us is None:
-        state.timers.cancel(("attempt", event.job, event.instance))
+        state.timers.cancel(instance.timer)
     else:
         set_timer(state, attempt)
     if state.policy.min_runtime_us:
@@ -308,20 +312,20 @@ def set_immune(state: State, attempt: Attempt) -> None:
 def set_timer(state: State, attempt: Attempt) -> None:
     """When the attempt next needs a decision although nobody reports anything."""
     instance = attempt.instance
-    key = ("attempt", instance.job.id, instance.index)
     if attempt.phase == "prepare":
-        state.timers.set(key, attempt.ready_until_us, "ready")
-    elif attempt.phase == "run":
+        state.timers.set(instance.timer, attempt.ready_until_us, "ready")
+        return
+    due_us = 0
+    if attempt.phase == "run":
+        due_us = attempt.degraded_until_us
         limit = instance.job.request.time_limit_us
-        due = [attempt.started_us + limit] if limit is not None else []
-        if attempt.degraded_until_us:
-            due.append(attempt.degraded_until_us)
-        if due:
-            state.timers.set(key, min(due))
-        else:
-            state.timers.cancel(key)
+        if limit is not None:
+            end_us = attempt.started_us + limit
+            due_us = min(due_us, end_us) if due_us else end_us
+    if due_us:
+        state.timers.set(instance.timer, due_us)
     else:
-        state.timers.cancel(key)
+        state.timers.cancel(instance.timer)
 
 
 def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
@@ -373,13 +377,13 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         state.stopping -= 1
     instance.attempt = None
     attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
-    state.todo.pop(instance.key, None)
-    state.timers.cancel(("attempt", event.job, event.instance))
+    state.timers.cancel(instance.timer)
     if state.policy.min_runtime_us:
         state.timers.cancel(("immune", event.job, event.instance))
     if event.charged:
         instance.retries += 1
     if event.then == "pending":
+        state.todo.pop(instance.key, None)
         instance.phase = "pending"
         instance.reason = event.reason
         if event.avoid and event.avoid not in job.avoid:
@@ -413,8 +417,7 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     instance.reason = reason
     instance.code = code
     instance.ended_us = state.at_us
-    if instance.key in state.todo:
-        del state.todo[instance.key]
+    state.todo.pop(instance.key, None)
     job.open -= 1
     if not job.open:
         job.over_us = state.at_us
@@ -429,14 +432,16 @@ def set_forget(state: State, job: Job) -> None:
 def _member_lost(state: State, event: MemberLost) -> None:
     attempt = _attempt(state, event)
     attempt.fault = None
-    attempt.degraded_until_us = event.until_us
     key = attempt.instance.key
     state.todo.pop(key, None)
-    state.degraded[key] = None
     for task in attempt.tasks.values():
         if task.holding and on_broken_device(task):
             task.phase = "leaving"
             attempt.kill_at_us = state.at_us + attempt.instance.job.request.grace_us
+    if short_of_members(attempt):  # the one whose device failed may have ended well in the same cycle
+        attempt.degraded_until_us = event.until_us
+    if any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
+        state.degraded[key] = None
     set_timer(state, attempt)
 
 
@@ -458,6 +463,8 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     _place(state, attempt, event.placements)
+    for placement in event.placements:
+        attempt.tasks[placement.rank].since = state.number
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded.pop(attempt.instance.key, None)
 

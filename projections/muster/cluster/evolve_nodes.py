@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import fault, release
@@ -14,6 +14,11 @@ from muster.events.decisions import NodeLost, NodeQuarantined, NodeReleased, Nod
 from muster.events.nodes import DeviceHealthChanged, ForeignUseChanged, NodeRegistered, NodeRemoved, NodesHeard
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
 
+LIVES_MAX: Final = 16
+"""So many earlier lives are known of a name."""
+NAMES_MAX: Final = 20_000
+"""Of so many names; whose last life ended longest ago is forgotten first."""
+
 
 def _node_registered(state: State, event: NodeRegistered) -> None:
     node = state.node(event.node)
@@ -24,13 +29,17 @@ def _node_registered(state: State, event: NodeRegistered) -> None:
         _remove(state, node)
     free = state.ledger.free_rows
     row = heapq.heappop(free) if free else len(state.ledger.nodes)
-    state.ledger.add(Node(row, event.node, event.uid, event.boot, event.spec, state.at_us))
+    node = Node(row, event.node, event.uid, event.boot, event.spec, state.at_us)
+    node.boots = event.boots
+    state.ledger.add(node)
 
 
 def _update(state: State, node: Node, event: NodeRegistered) -> None:
     """A known node has this now. Devices keep their indexes by uuid."""
     if event.boot != node.boot:
+        _retire(state, node)
         node.boot = event.boot
+        node.boots = event.boots
         node.fenced = False
         lose_tasks(state, node, "node-rebooted")
     node.spec = event.spec
@@ -62,6 +71,7 @@ def _node_removed(state: State, event: NodeRemoved) -> None:
 
 
 def _remove(state: State, node: Node) -> None:
+    _retire(state, node)
     lose_tasks(state, node, "node-removed")
     state.ledger.remove(node)
     heapq.heappush(state.ledger.free_rows, node.row)
@@ -70,6 +80,14 @@ def _remove(state: State, node: Node) -> None:
     state.timers.cancel(("node", node.name, node.row))
     for key in sorted(node.claims):
         state.todo[key] = None
+
+
+def _retire(state: State, node: Node) -> None:
+    """This life of the node is over for good."""
+    lives = (*state.retired.pop(node.name, ())[1 - LIVES_MAX :], (node.uid, node.boot))
+    state.retired[node.name] = lives
+    if len(state.retired) > NAMES_MAX:
+        del state.retired[next(iter(state.retired))]
 
 
 def in_order(node: Node) -> list[Task]:

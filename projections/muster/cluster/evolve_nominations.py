@@ -43,13 +43,9 @@ def claim_places(state: State, nomination: Nomination) -> None:
         if claim is None:
             claim = node.claims[key] = Claim()
             nomination.nodes.append(node)
-        claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node, 1)
+        claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node)
     for attempt in nomination.victims:
         attempt.by = (*attempt.by, key)
-        for task in attempt.tasks.values():
-            claim = task.node.claims.get(key) if task.holding else None
-            if claim is not None:
-                claim.add(task.shape, task.devices, task.node, -1)
     for node in nomination.nodes:
         state.ledger.recount(node)
 

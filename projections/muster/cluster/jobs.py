@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 class Task:
     """One member of an attempt, on one node."""
 
-    __slots__ = ("attempt", "code", "devices", "group", "holding", "node", "phase", "port", "rank", "shape")
+    __slots__ = ("attempt", "code", "devices", "group", "holding", "node", "phase", "port", "rank", "shape", "since")
 
     def __init__(self, attempt: "Attempt", rank: int, group: int, shape: Shape, node: "Node", devices: tuple[int, ...]) -> None:
         self.attempt = attempt
@@ -33,6 +33,8 @@ class Task:
         self.holding = True
         self.code = 0
         self.port = 0
+        self.since = attempt.bound_cycle
+        """The cycle that placed it here: that of the attempt's binding, or later where it replaces a member."""
 
     @property
     def row(self) -> int:
@@ -134,6 +136,7 @@ class Instance:
         "reason",
         "retries",
         "start_failures",
+        "timer",
         "waits",
     )
 
@@ -142,6 +145,8 @@ class Instance:
         self.index = index
         self.key: tuple[str, int] = (job.id, index)
         """Job and number."""
+        self.timer: tuple[str, str, int] = ("attempt", job.id, index)
+        """The key of the timer of its attempt."""
         self.place: Place = (*job.place, index)
         """Its place among equals, kept over requeues."""
         self.phase = "pending"
@@ -202,11 +207,12 @@ class Job:
         self.priority = request.priority
         self.place = place
         self.submitted_us = submitted_us
-        self.instances: list[Instance] = [Instance(self, index) for index in range(request.array or 1)]
+        array = request.array
+        self.instances: list[Instance] = [Instance(self, 0)] if array is None else [Instance(self, at) for at in range(array)]
         self.open = len(self.instances)
         """Instances that have not ended."""
         self.avoid: tuple[str, ...] = ()
         """Uids of nodes that failed to start it."""
         self.over_us = 0
-        """When its last instance ended; 0 before."""
+        """When its last instance ended, later by what nobody led since; 0 before."""
         self.rejected = ""

@@ -104,6 +104,7 @@ class Ledger:
                 after = free[index] = before - shape.units(whole // 1000)
                 if before == whole:
                     node.whole_free -= 1
+                node.shares_moved = True
                 node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
 
     def release(self, task: Task) -> None:
@@ -135,6 +136,7 @@ class Ledger:
                 after = free[index] = free[index] + shape.units(whole // 1000)
                 if after == whole:
                     node.whole_free += 1
+                node.shares_moved = True
                 node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
 
     def recount(self, node: Node) -> None:
@@ -152,7 +154,12 @@ class Ledger:
             return
         nodes = self.nodes
         self.touched += dirty
-        for row in dirty if len(dirty) == 1 else dict.fromkeys(dirty):
+        if len(dirty) == 1:
+            node = nodes[dirty.pop()]
+            if node is not None:
+                self._index(node)
+            return
+        for row in dict.fromkeys(dirty):
             node = nodes[row]
             if node is not None:
                 self._index(node)
@@ -177,7 +184,8 @@ class Ledger:
             for level in range(before + 1, now + 1) if now > before else range(now + 1, before + 1):
                 at[level] ^= bit
             node.indexed_cpu = now
-        if node.level_of != node.indexed_levels:
+        if node.shares_moved:
+            node.shares_moved = False
             self._index_levels(node, bit)
 
     def _index_levels(self, node: Node, bit: int) -> None:
@@ -220,6 +228,7 @@ class Ledger:
         self.whole[0] |= bit
         node.indexed_whole = node.indexed_cpu = 0
         node.indexed_levels = []
+        node.shares_moved = True
         self.dirty.append(node.row)
         self.alter(node.row)
 

@@ -51,7 +51,7 @@ class Device:
 
 
 class Claim:
-    """What a nomination keeps of one node: what its places need beyond what its victims there still hold."""
+    """What the places of a nomination need of one node. Of all claims together what their victims still hold is kept already."""
 
     __slots__ = ("cpu_milli", "devices", "disk_mib", "memory_mib", "tasks")
 
@@ -63,16 +63,16 @@ class Claim:
         self.devices: dict[int, int] = {}
         """Units by device index."""
 
-    def add(self, shape: Shape, devices: tuple[int, ...], node: "Node", sign: int) -> None:
-        """Add a place's need (sign 1), or take off what a victim still holds (sign -1)."""
-        self.cpu_milli += sign * shape.cpu_milli
-        self.memory_mib += sign * shape.memory_mib
-        self.disk_mib += sign * shape.disk_mib
-        self.tasks += sign
+    def add(self, shape: Shape, devices: tuple[int, ...], node: "Node") -> None:
+        """Add a place's need."""
+        self.cpu_milli += shape.cpu_milli
+        self.memory_mib += shape.memory_mib
+        self.disk_mib += shape.disk_mib
+        self.tasks += 1
         for index in devices:
             device = node.devices[index]
             units = device.units if shape.gpus else shape.units(device.memory_mib)
-            self.devices[index] = self.devices.get(index, 0) + sign * units
+            self.devices[index] = self.devices.get(index, 0) + units
 
 
 class Node:
@@ -80,6 +80,7 @@ class Node:
 
     __slots__ = (
         "boot",
+        "boots",
         "claims",
         "cordoned",
         "cpu_free",
@@ -103,6 +104,7 @@ class Node:
         "plain",
         "quarantined_until_us",
         "row",
+        "shares_moved",
         "silences",
         "spec",
         "tasks",
@@ -118,6 +120,8 @@ class Node:
         self.name = name
         self.uid = uid
         self.boot = boot
+        self.boots = 0
+        """The how manieth boot of the machine; 0 where that is not known."""
         self.spec = spec
         self.devices: list[Device] = [Device(device) for device in spec.devices]
         self.cordoned = False
@@ -140,6 +144,8 @@ class Node:
         self.whole_free = 0
         self.level_of: list[int] = []
         """The level of each device that is in use and not full, in thousandths of it that are free; else -1."""
+        self.shares_moved = False
+        """Whether `level_of` has changed since the indexes followed."""
         self.indexed_whole = 0
         self.indexed_levels: list[int] = []
         self.indexed_cpu = 0
@@ -181,13 +187,13 @@ class Node:
             tasks -= 1
             for index in task.devices:
                 free[index] -= devices[index].units if shape.gpus else shape.units(devices[index].memory_mib)
-        for claim in self.claims.values():
-            cpu -= max(0, claim.cpu_milli)
-            memory -= max(0, claim.memory_mib)
-            disk -= max(0, claim.disk_mib)
-            tasks -= max(0, claim.tasks)
-            for index, units in claim.devices.items():
-                free[index] -= max(0, units)
+        if self.claims:
+            kept = self._kept()
+            cpu -= max(0, kept[0])
+            memory -= max(0, kept[1])
+            disk -= max(0, kept[2])
+            tasks -= max(0, kept[3])
+            free = [units - max(0, kept[4 + index]) for index, units in enumerate(free)]
         self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
         self.device_units = [device.units for device in devices]
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
@@ -198,8 +204,34 @@ class Node:
         self.islands = len(dict.fromkeys([device.island for device in present]))
         self.count_devices()
 
+    def _kept(self) -> list[int]:
+        """What all claims need beyond what their victims still hold: CPU, memory, disk, tasks, then units by device.
+
+        One victim may be waited for by several: what it holds counts once.
+        """
+        kept = [0] * (4 + len(self.devices))
+        for claim in self.claims.values():
+            kept[0] += claim.cpu_milli
+            kept[1] += claim.memory_mib
+            kept[2] += claim.disk_mib
+            kept[3] += claim.tasks
+            for index, units in claim.devices.items():
+                kept[4 + index] += units
+        for task in self.tasks:
+            if any(key in self.claims for key in task.attempt.by):
+                shape = task.shape
+                kept[0] -= shape.cpu_milli
+                kept[1] -= shape.memory_mib
+                kept[2] -= shape.disk_mib
+                kept[3] -= 1
+                for index in task.devices:
+                    device = self.devices[index]
+                    kept[4 + index] -= device.units if shape.gpus else shape.units(device.memory_mib)
+        return kept
+
     def count_devices(self) -> None:
         """How many devices are entirely free, and the levels of those in use."""
         pairs = list(zip(self.device_free, self.device_units, strict=True))
         self.whole_free = sum([free == units for free, units in pairs])
+        self.shares_moved = True
         self.level_of = [free * LEVELS // units if 0 < free < units else -1 for free, units in pairs]

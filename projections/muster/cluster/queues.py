@@ -43,6 +43,15 @@ class PendingClass:
             heapq.heappop(heap)
         return None
 
+    def places(self) -> dict[Place, Instance]:
+        """Who waits here, by place, in no order: one who left and came back stands in the heap twice."""
+        return {place: instance for place, instance in self.heap if instance.waits is self}
+
+    def tidy(self) -> None:
+        """Drop the notes of those who left."""
+        self.heap = list(self.places().items())
+        heapq.heapify(self.heap)
+
 
 EMPTY_MAX = 4096
 """So many classes in which nobody waits are kept for the next who comes."""
@@ -68,10 +77,13 @@ class PendingQueue:
             found = self.classes[key] = PendingClass(key, job)
         elif not found.count:
             self.empty -= 1
-        heapq.heappush(found.heap, (instance.place, instance))
+        heap = found.heap
+        heapq.heappush(heap, (instance.place, instance))
         found.count += 1
         instance.waits = found
         self.count += 1
+        if len(heap) > 64 and len(heap) > 3 * found.count:
+            found.tidy()
 
     def discard(self, instance: Instance) -> None:
         """It waits no more (or did not)."""

@@ -25,7 +25,7 @@ from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Goes up with every change of what is below; a snapshot of another schema is not read."""
 
 
@@ -48,6 +48,7 @@ class _Node(_Row):
     name: str
     uid: str
     boot: str
+    boots: int
     spec: NodeSpec
     devices: tuple[_Device, ...]
     cordoned: bool
@@ -71,6 +72,7 @@ class _Task(_Row):
     holding: bool
     code: int
     port: int
+    since: int
 
 
 class _Fault(_Row):
@@ -154,6 +156,7 @@ class _Snapshot(_Row):
     rows: int
     jobs: tuple[_Job, ...]
     nominations: tuple[_Nomination, ...]
+    retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
 def encode(state: State) -> bytes:
@@ -190,6 +193,7 @@ def encode(state: State) -> bytes:
                     for key, nomination in sorted(state.nominations.items(), key=lambda item: item[0])
                 ]
             ),
+            retired=tuple(state.retired.items()),  # in their order, which is state
         )
     )
 
@@ -219,6 +223,7 @@ def decode(data: bytes) -> State:
     state.positions = dict(snapshot.positions)
     state.lease_until_us = snapshot.lease_until_us
     state.beat_us = snapshot.beat_us
+    state.retired = dict(snapshot.retired)
     state.missing = dict.fromkeys(snapshot.missing)
     state.back = dict.fromkeys(snapshot.back)
     state.more = snapshot.more
@@ -257,6 +262,7 @@ def _node_out(node: Node) -> _Node:
         node.name,
         node.uid,
         node.boot,
+        node.boots,
         node.spec,
         tuple([_Device(_device_spec(device), device.present, device.foreign) for device in node.devices]),
         node.cordoned,
@@ -344,6 +350,7 @@ def _attempt_out(attempt: Attempt) -> _Attempt:
                     task.holding,
                     task.code,
                     task.port,
+                    task.since,
                 )
                 for _, task in sorted(attempt.tasks.items())
             ]
@@ -360,6 +367,7 @@ def _nodes_in(state: State, snapshot: _Snapshot) -> None:
     taken = [False] * snapshot.rows
     for item in snapshot.nodes:
         node = Node(item.row, item.name, item.uid, item.boot, item.spec, item.heard_us)
+        node.boots = item.boots
         node.devices = []
         for kept in item.devices:
             device = Device(kept.spec)
@@ -429,6 +437,7 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
         task.holding = row.holding
         task.code = row.code
         task.port = row.port
+        task.since = row.since
         attempt.tasks[row.rank] = task
         if task.holding:
             state.ledger.hold(task)

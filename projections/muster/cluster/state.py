@@ -14,9 +14,6 @@ from muster.events.operations import Policy
 
 InstanceKey = tuple[str, int]
 
-QUEUES = ("default",)
-"""The queues there are. The tree of queues takes this place."""
-
 
 class Nomination:
     """Places that are kept for an instance until its victims are gone."""
@@ -58,6 +55,7 @@ class State:
         "pending_total",
         "policy",
         "positions",
+        "retired",
         "running",
         "stopping",
         "term",
@@ -80,6 +78,8 @@ class State:
         """When the last beat was."""
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger()
+        self.retired: dict[str, tuple[tuple[str, str], ...]] = {}
+        """Earlier lives, uid and boot, of the nodes of a name: what still comes from one is late, however late. Oldest first."""
         self.missing: dict[int, None] = {}
         """Rows that were not heard at the last beat."""
         self.nominations: dict[InstanceKey, Nomination] = {}

@@ -8,45 +8,43 @@ put; what would stand out of order goes to a heap.
 """
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
+from typing import Final
 
 TimerKey = tuple[str, str, int]
 """What for, whose (a job's id or a node's name), and which (an instance or a row)."""
 
 Due = tuple[int, TimerKey]
 
+NOTES_MIN: Final = 4096
+
 
 class Timers:
     """Instants by key, the earliest first. Setting costs O(1) in order and O(log n) out of it, cancelling O(1), amortised."""
 
-    __slots__ = ("_at", "_heap", "_lanes", "_noted")
+    __slots__ = ("_at", "_heap", "_lanes", "_most")
 
     def __init__(self) -> None:
         self._at: dict[TimerKey, int] = {}
-        self._lanes: dict[str, deque[Due]] = {}
+        self._lanes: defaultdict[str, deque[Due]] = defaultdict(deque)
         self._heap: list[Due] = []
-        self._noted = 0
-        """How many notes stand in the lanes and the heap, those of timers that were set anew or cancelled too."""
+        self._most = NOTES_MIN
+        """A lane or heap that has more notes than this is tidied: most are of timers that were set anew or cancelled."""
 
     def __len__(self) -> int:
         return len(self._at)
 
     def set(self, key: TimerKey, at_us: int, lane_name: str = "") -> None:
         """Make it due at this instant, whatever it was before. Those of one lane should come in order."""
-        at = self._at
-        if at.get(key) == at_us:
-            return
-        at[key] = at_us
-        name = lane_name or key[0]
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = deque()
-        if not lane or lane[-1][0] <= at_us:
-            lane.append((at_us, key))
-        else:
+        self._at[key] = at_us
+        lane = self._lanes[lane_name or key[0]]
+        if lane and lane[-1][0] > at_us:
             heapq.heappush(self._heap, (at_us, key))
-        self._noted += 1
-        if self._noted > 1024 and self._noted > 3 * len(at):
+            if len(self._heap) > self._most:
+                self._tidy()
+            return
+        lane.append((at_us, key))
+        if len(lane) > self._most:
             self._tidy()
 
     def cancel(self, key: TimerKey) -> None:
@@ -69,14 +67,12 @@ class Timers:
                         soonest = at_us
                     break
                 lane.popleft()
-                self._noted -= 1
         heap = self._heap
         while heap:
             at_us, key = heap[0]
             if at.get(key) == at_us:
                 return at_us if soonest is None else min(soonest, at_us)
             heapq.heappop(heap)
-            self._noted -= 1
         return soonest
 
     def due(self, now_us: int) -> list[TimerKey]:
@@ -96,8 +92,6 @@ class Timers:
             if at.get(note[1]) == note[0]:
                 taken.append(note)
                 found[note] = None
-            else:
-                self._noted -= 1
         for note in taken:
             heapq.heappush(heap, note)
         return [key for _, key in sorted(found)]
@@ -107,11 +101,12 @@ class Timers:
         return sorted(self._at.items())
 
     def _tidy(self) -> None:
-        """Drop the notes that no timer stands behind."""
-        self._lanes = {}
-        self._heap = [(at_us, key) for key, at_us in self._at.items()]
-        self._heap.sort()
-        for note in self._heap:
-            self._lanes.setdefault(note[1][0], deque()).append(note)
-        self._heap = []
-        self._noted = len(self._at)
+        """Drop the notes that no timer stands behind, or that stand twice."""
+        at = self._at
+        for lane in self._lanes.values():
+            kept = dict.fromkeys([note for note in lane if at.get(note[1]) == note[0]])
+            lane.clear()
+            lane.extend(kept)
+        self._heap = list(dict.fromkeys([note for note in self._heap if at.get(note[1]) == note[0]]))
+        heapq.heapify(self._heap)
+        self._most = max(NOTES_MIN, 3 * len(at))

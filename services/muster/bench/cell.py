@@ -153,7 +153,6 @@ class Load:
         self._asked: dict[str, int] = {}
         self._running: list[tuple[str, int]] = []
         self._bound: list[tuple[str, int]] = []
-        self._started: list[tuple[str, int]] = []
 
     def fill(self) -> None:
         """Submit until the share is full."""
@@ -167,14 +166,11 @@ class Load:
         """
         cell = self.cell
         for job, attempt in self._bound:
-            cell.tell(TaskReady(job=job, instance=0, attempt=attempt, rank=0))
-        for job, attempt in self._started:
             cell.tell(TaskStarted(job=job, instance=0, attempt=attempt, rank=0))
         room = INPUTS_A_CYCLE - len(cell.outbox) - self.submissions
         for job, attempt in islice(self._ending(), max(0, room)):
             cell.tell(TaskExited(job=job, instance=0, attempt=attempt, rank=0))
-        self._running.extend(self._started)
-        self._bound, self._started = [], []
+        self._bound = []
         for _ in range(self.submissions):
             group = cell.mix.draw()
             self._asked[cell.submit(group).job] = asked_milli(group)
@@ -186,7 +182,7 @@ class Load:
                 self._bound.append((decision.job, decision.attempt))
                 self.held_milli += self._asked[decision.job]
             elif isinstance(decision, InstanceStarted):
-                self._started.append((decision.job, decision.attempt))
+                self._running.append((decision.job, decision.attempt))
             elif isinstance(decision, AttemptEnded):
                 self.held_milli -= self._asked.pop(decision.job)
         return took_s, bound

@@ -8,7 +8,7 @@ The score `best-fit` ranks the nodes on which a task fits, the lowest rank first
     no device       0 for a node without devices; else 1 and the number of free devices
 
 So whole nodes stay whole. The ledger keeps its nodes by exactly these numbers, so the buckets are walked in order and
-the first node on which the task fits is the best one. A node that was tried in vain is left out (`Candidates.maybe`)
+the first node on which the task fits is the best one. A node that was tried in vain is left out (`Candidates.vain`)
 until something is freed there.
 
 Many tasks of one shape are placed in one walk: after a task is placed, its node has a lower rank than before or the same,
@@ -40,12 +40,15 @@ class BestFit:
 
     def one(self, candidates: Candidates, excluded: int) -> Spot | None:
         """The best spot for one task, not on `excluded` rows (bits), or None."""
-        self.ledger.look()
+        ledger = self.ledger
+        if ledger.dirty:
+            ledger.look()
+        cpu_at = ledger.cpu_at
         shape = candidates.shape
         for _, tier in candidates.tiers:
-            live = tier & candidates.maybe
-            if shape.cpu_level:
-                live &= self.ledger.cpu_at[shape.cpu_level]
+            live = tier & cpu_at[shape.cpu_level] if shape.cpu_level else tier
+            if candidates.vain:
+                live &= ~candidates.vain
             if excluded:
                 live &= ~excluded
             if live:
@@ -72,7 +75,7 @@ class BestFit:
                     if devices is not None:
                         return row, devices
                 found ^= low
-                candidates.maybe &= ~low
+                candidates.vain |= low
         return None
 
     def _one_share(self, candidates: Candidates, shape: Shape, live: int) -> Spot | None:
@@ -90,7 +93,7 @@ class BestFit:
                     if devices is not None:
                         return row, devices
                 else:
-                    candidates.maybe &= ~low
+                    candidates.vain |= low
                 found ^= low
         for bits in ledger.whole[1:]:
             found = live & bits
@@ -103,7 +106,7 @@ class BestFit:
                     if devices is not None:
                         return row, devices
                 else:
-                    candidates.maybe &= ~low
+                    candidates.vain |= low
                 found ^= low
         return None
 
@@ -119,7 +122,7 @@ class BestFit:
                 if fits(nodes[row], shape):  # type: ignore[arg-type]
                     return row, ()
                 found ^= low
-                candidates.maybe &= ~low
+                candidates.vain |= low
         return None
 
     def many(self, candidates: Candidates, want: int, excluded: int) -> list[Spot]:
@@ -128,7 +131,7 @@ class BestFit:
         spots: list[Spot] = []
         shape = candidates.shape
         for _, tier in candidates.tiers:
-            live = tier & candidates.maybe & ~excluded
+            live = tier & ~candidates.vain & ~excluded
             if shape.cpu_level:
                 live &= self.ledger.cpu_at[shape.cpu_level]
             if live and len(spots) < want:
@@ -167,7 +170,7 @@ class BestFit:
                 node = self.ledger.node(row)
                 limit = room(node, shape, min(want - len(spots), count // gpus))
                 if not limit:
-                    candidates.maybe &= ~low
+                    candidates.vain |= low
                     continue
                 if node.islands <= 1 and node.uniform:
                     free = whole_devices(node, shape, node.device_free)
@@ -195,7 +198,7 @@ class BestFit:
                 row = low.bit_length() - 1
                 limit = room(self.ledger.node(row), shape, want - len(spots))
                 if not limit:
-                    candidates.maybe &= ~low
+                    candidates.vain |= low
                 spots.extend([(row, ())] * limit)
                 if len(spots) >= want:
                     return
@@ -219,7 +222,7 @@ class BestFit:
                     limit = room(node, shape, want + counts.get(row, 0)) - counts.get(row, 0)
                     if limit <= 0:
                         if row not in counts:
-                            candidates.maybe &= ~low
+                            candidates.vain |= low
                         continue
                     free = used.get(row) or list(node.device_free)
                     given = 0

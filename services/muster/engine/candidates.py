@@ -1,8 +1,8 @@
 """Per shape: which nodes may be asked at all, kept and repaired for the nodes that changed.
 
-`bits` are the rows that pass the filters of the policy, repaired for the rows that were altered. `maybe` are those of
-which it is not known that a task does not fit: a row leaves it when it was tried in vain, and comes back when something
-was freed there. Both are caches: dropped, they are made anew and change no decision.
+`bits` are the rows that pass the filters of the policy, repaired for the rows that were altered. `vain` are those on which
+a task was tried in vain: a row leaves it when something is freed there. Both are caches: dropped, they are made anew and
+change no decision.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from muster.engine.scores import STATIC, StaticScore
 from muster.events.operations import Policy
 
 SHAPES_MAX: Final = 8192
+MASKS_MAX: Final = 256
 
 Tier = tuple[int, int]
 """A fixed score, and the rows that have it, as bits."""
@@ -24,12 +25,12 @@ Tier = tuple[int, int]
 class Candidates:
     """The rows for one shape."""
 
-    __slots__ = ("altered", "bits", "freed", "maybe", "memo", "shape", "tiers")
+    __slots__ = ("altered", "bits", "freed", "memo", "shape", "tiers", "vain")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.bits = 0
-        self.maybe = 0
+        self.vain = 0
         self.altered = -1
         self.freed = -1
         self.tiers: list[Tier] = []
@@ -41,7 +42,7 @@ class Candidates:
 class CandidateCache:
     """The candidates of every shape that was asked about lately."""
 
-    __slots__ = ("_by_shape", "filters", "index", "ledger", "scores")
+    __slots__ = ("_by_shape", "_masks", "filters", "index", "ledger", "scores")
 
     def __init__(self, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
@@ -51,6 +52,8 @@ class CandidateCache:
             (STATIC[score.name], score.weight) for score in policy.scores if score.name in STATIC
         ]
         self._by_shape: dict[str, Candidates] = {}
+        self._masks: dict[int, int] = {}
+        """One object for equal masks: many shapes pass the same nodes."""
 
     def of(self, shape: Shape) -> Candidates:
         """The candidates of the shape, up to date."""
@@ -63,9 +66,10 @@ class CandidateCache:
         altered = ledger.altered_base + len(ledger.altered)
         if found.altered != altered:
             self._repair(found, altered)
-        freed = ledger.freed_upto()
+        freed = ledger.freed_upto() if ledger.released else ledger.freed_base + len(ledger.freed)
         if found.freed != freed:
-            found.maybe |= ledger.freed_since(found.freed) if found.freed >= 0 else ledger.registered
+            if found.vain:
+                found.vain &= ~ledger.freed_since(found.freed)
             found.freed = freed
         return found
 
@@ -86,6 +90,9 @@ class CandidateCache:
                 break
             among = each.passes(index, shape, among)
         found.bits = among if rows is None else (found.bits & ~changed) | among
+        if len(self._masks) >= MASKS_MAX:
+            self._masks.clear()
+        found.bits = self._masks.setdefault(found.bits, found.bits)
         tiers = [(0, found.bits)]
         for score, weight in self.scores:
             tiers = _split(tiers, score, weight, index, shape)

@@ -143,7 +143,7 @@ def _position(state: State, instance: Instance) -> int:
         if waiting.queue == job.queue and waiting.priority > job.priority:
             before += waiting.count
         elif waiting.queue == job.queue and waiting.priority == job.priority:
-            before += sum([place < instance.place and other.waits is waiting for place, other in waiting.heap])
+            before += sum([place < instance.place for place in waiting.places()])
     return before
 
 
@@ -189,13 +189,18 @@ def _ever(state: State, placer: Placer, shape: Shape) -> bool:
 
 
 def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
-    """What is not free on the nodes that pass: the first of GPUs, CPU, memory, disk, task slots that is short."""
+    """What is not free on the nodes that pass: the first of healthy GPUs, GPUs, CPU, memory, disk, task slots that is short."""
     short: dict[str, int] = {}
     most: dict[str, int] = {}
     would = 0
+    broken: list[str] = []
     for row in rows_of(passing):
         node = state.ledger.node(row)
+        sick = _would_do_if_healthy(node, shape)
+        if sick:
+            broken.append(f"{node.name} GPU {', '.join(map(str, sick))}")
         amounts = (
+            ("unhealthy", bool(sick), _free_devices(node, shape)),
             ("gpu", _devices_short(node, shape, row, state), _free_devices(node, shape)),
             ("cpu", node.cpu_free < shape.cpu_milli, node.cpu_free),
             ("memory", node.memory_free < shape.memory_mib, node.memory_free),
@@ -210,12 +215,23 @@ def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason
         else:
             would += 1
     reasons = [
-        Reason(group=group, code=code, nodes=nodes, text=_short_text(code, shape, most[code]))
+        Reason(group=group, code=code, nodes=nodes, text=_short_text(code, shape, most[code], broken))
         for code, nodes in sorted(short.items(), key=lambda item: (-item[1], item[0]))
     ]
     if would:
         reasons.append(Reason(group=group, code="fits", nodes=would, text="could take one task now"))
     return reasons
+
+
+def _would_do_if_healthy(node: Node, shape: Shape) -> list[int]:
+    """The devices here that are failed or degraded and without which too few are free."""
+    if not shape.gpus:
+        return []
+    sick = [
+        i for i, device in enumerate(node.devices) if device.present and device.health != "healthy" and fitting(node, shape, i)
+    ]
+    free = _free_devices(node, shape)
+    return sick if free < shape.gpus <= free + len(sick) else []
 
 
 def _devices_short(node: Node, shape: Shape, row: int, state: State) -> bool:
@@ -232,7 +248,10 @@ def _free_devices(node: Node, shape: Shape) -> int:
     return max([0, *[node.device_free[index] // 1000 for index in devices]])
 
 
-def _short_text(code: str, shape: Shape, most: int) -> str:
+def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
+    if code == "unhealthy":
+        named = "; ".join(broken[:3]) + (f"; and {len(broken) - 3} more nodes" if len(broken) > 3 else "")
+        return f"have bad GPUs, without which too few are free (needs {shape.gpus}, most free {most}): {named}"
     if code == "gpu" and shape.gpus:
         return f"too few GPUs free (needs {shape.gpus}, most free {most})"
     if code == "gpu" and shape.gpu_milli:

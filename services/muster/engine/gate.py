@@ -4,13 +4,14 @@ It is asked once a job, in the cycle of its submission. That no node is large en
 """
 
 from muster.cluster.jobs import Job
-from muster.cluster.state import QUEUES, State
+from muster.cluster.state import State
 
 
 def gate(state: State, job: Job) -> str:
     """Why the job is rejected, or an empty string."""
-    if job.queue not in QUEUES:
-        return f"queue {job.queue!r} does not exist; there are: {', '.join(QUEUES)}"
+    queues = state.policy.queues
+    if job.queue not in queues:
+        return f"queue {job.queue!r} does not exist; there are: {', '.join(queues)}"
     if job.gang.tasks > state.policy.placements_max:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:

@@ -31,16 +31,17 @@ def next_decision(state: State, instance: Instance) -> Event | None:
         return None if attempt.held else _ended(state, attempt, attempt.stop_reason, attempt.stop_node, attempt.stop_code)
     if instance.cancelling:
         return _leave(state, attempt, "cancelled", "", 0)
+    if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
+        if attempt.fault is None or attempt.fault.reason == "member-failed":  # it ran, whatever came of it
+            return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
     if attempt.fault is not None:
         if attempt.fault.lost and attempt.phase == "run" and succeeded(attempt):
             return _leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
         return _faulty(state, attempt, attempt.fault)
     if attempt.phase == "prepare":
-        if attempt.ready == len(attempt.tasks):
-            return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
-        return _leave(state, attempt, "finished", "", 0)
+        return _leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)
     if not attempt.held:
         return _ended(state, attempt, "task-missing", "", 0)
     return None
@@ -82,8 +83,9 @@ def _faulty(state: State, attempt: Attempt, fault: Fault) -> Event:
     grace_us = attempt.instance.job.request.degraded_grace_us
     if grace_us and attempt.phase == "run" and attempt.held and fault.reason in REPLACEABLE:
         until_us = attempt.degraded_until_us or state.at_us + grace_us
-        instance = attempt.instance
-        return MemberLost(job=instance.job.id, instance=instance.index, attempt=attempt.number, until_us=until_us)
+        if until_us > state.at_us:
+            instance = attempt.instance
+            return MemberLost(job=instance.job.id, instance=instance.index, attempt=attempt.number, until_us=until_us)
     blamed = "" if fault.blame == "job" else fault.node
     return _leave(state, attempt, fault.reason, blamed, fault.code)
 
@@ -105,12 +107,17 @@ def _leave(state: State, attempt: Attempt, reason: str, node: str, code: int) ->
     )
 
 
+def _finished(attempt: Attempt) -> Event:
+    job, index = attempt.instance.key
+    return AttemptEnded(job=job, instance=index, attempt=attempt.number, then="finished", reason="finished")
+
+
 def _ended(state: State, attempt: Attempt, reason: str, node: str, code: int) -> Event:
     """Nothing is held: back to the queue, or over."""
     instance = attempt.instance
     job = instance.job
     if reason == "finished" and not instance.cancelling:
-        return AttemptEnded(job=job.id, instance=instance.index, attempt=attempt.number, then="finished", reason=reason)
+        return _finished(attempt)
     then = "pending"
     charged = False
     not_before_us = 0

@@ -1,12 +1,11 @@
 """What would be free on some nodes, tried beside the ledger: it may go below nothing, which the ledger cannot.
 
-For the question whether places and holdings could stand side by side. Only nodes that are asked about are looked at, and only
+For the question whether places could stand side by side. Only nodes that are asked about are looked at, and only
 devices that new work may have.
 """
 
 from collections.abc import Iterable
 
-from muster.cluster.jobs import Attempt
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 
@@ -21,7 +20,7 @@ class Overlay:
 
     def take(self, node: Node, shape: Shape, devices: tuple[int, ...], sign: int = 1) -> None:
         """As if a task of this shape stood there too; with sign -1, as if it did not."""
-        free = self._of(node)
+        free = self.free(node)
         free[0] -= sign * shape.cpu_milli
         free[1] -= sign * shape.memory_mib
         free[2] -= sign * shape.disk_mib
@@ -31,17 +30,12 @@ class Overlay:
             if device.usable:
                 free[4 + index] -= sign * (device.units if shape.gpus else shape.units(device.memory_mib))
 
-    def hold(self, attempt: Attempt, rows: Iterable[int], sign: int = 1) -> None:
-        """As if the attempt held on these rows what it holds once more; with sign -1, as if it did not hold it."""
-        for task in attempt.tasks.values():
-            if task.holding and task.node.row in rows:
-                self.take(task.node, task.shape, task.devices, sign)
-
     def enough(self, nodes: Iterable[Node]) -> bool:
         """Whether on none of these nodes more is taken than there is."""
-        return all(min(self._of(node)) >= 0 for node in nodes)
+        return all(min(self.free(node)) >= 0 for node in nodes)
 
-    def _of(self, node: Node) -> list[int]:
+    def free(self, node: Node) -> list[int]:
+        """What is free there."""
         free = self._free.get(node.row)
         if free is None:
             free = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]

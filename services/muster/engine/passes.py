@@ -21,13 +21,13 @@ from contextlib import contextmanager
 
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.queues import PendingClass
+from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt
 from muster.engine.emit import Emitter
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
-from muster.engine.preempt import Lifted
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -38,8 +38,6 @@ from muster.events.decisions import (
     Placement,
     ShapeDeferred,
 )
-
-NOBODY: Lifted = frozenset()
 
 
 class Asked:
@@ -85,7 +83,7 @@ class Pass:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
         for waiting in state.pending.classes.values():
-            if waiting.count and (waiting.memo is None or not self._in_vain(waiting)):
+            if waiting.count:
                 head = waiting.head()
                 if head is not None:
                     turns.append((-waiting.priority, 1, head.place, len(turns), waiting))
@@ -100,10 +98,10 @@ class Pass:
                 self._refill(who)
                 continue
             first = who.head()
-            left = first is not None and self._ask(who, first)
-            if self.again:
-                return
-            if left and who.count:
+            if first is None or (who.memo is not None and self._in_vain(who)):
+                heapq.heappop(turns)
+                continue
+            if self._ask(who, first) and who.count:
                 head = who.head()
                 if head is not None:
                     heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
@@ -217,33 +215,28 @@ class Pass:
         self, job: Job, places: tuple[Placement, ...], victims: tuple[Attempt, ...], outranked: list[Nomination]
     ) -> list[Nomination]:
         """Which of the lifted nominations cannot be kept beside these places, once the victims are gone."""
-        ledger = self.state.ledger
-        rows = dict.fromkeys([placement.row for placement in places])
-        rows.update([(node.row, None) for nomination in outranked for node in nomination.nodes])
-        overlay = Overlay()
-        gone = list(victims)
-        for attempt in gone:
-            overlay.hold(attempt, rows, -1)
-        for placement in places:
-            shape = job.gang.shapes[job.gang.group_of(placement.rank)]
-            overlay.take(ledger.node(placement.row), shape, placement.devices)
+        taken: dict[int, list[tuple[Shape, tuple[int, ...]]]] = {}
+        """What is given on each row so far."""
+        _give(taken, job.gang, places)
         conflicts = []
-        for nomination in outranked:
-            others = [attempt for attempt in nomination.victims if attempt not in gone]
-            gang = nomination.instance.job.gang
-            spots = [(ledger.node(p.row), gang.shapes[gang.group_of(p.rank)], p.devices) for p in nomination.placements]
-            for attempt in others:
-                overlay.hold(attempt, rows, -1)
-            for spot in spots:
-                overlay.take(*spot)
-            if overlay.enough(nomination.nodes):
-                gone += others
-                continue
-            conflicts.append(nomination)
-            for attempt in others:
-                overlay.hold(attempt, rows)
-            for spot in spots:
-                overlay.take(*spot, -1)
+        with Plan(self.state) as plan:
+            for attempt in victims:
+                plan.without(attempt)
+            for nomination in outranked:
+                mark = plan.mark()
+                for attempt in nomination.victims:
+                    plan.without(attempt)
+                both: dict[int, list[tuple[Shape, tuple[int, ...]]]] = {}
+                _give(both, nomination.instance.job.gang, nomination.placements)
+                overlay = Overlay()
+                for node in nomination.nodes:
+                    for shape, devices in (*both[node.row], *taken.get(node.row, ())):
+                        overlay.take(node, shape, devices)
+                if overlay.enough(nomination.nodes):
+                    _give(taken, nomination.instance.job.gang, nomination.placements)
+                else:
+                    plan.undo(mark)
+                    conflicts.append(nomination)
         return conflicts
 
     def _end_taken(self, taken: Sequence[Nomination], job: Job) -> None:
@@ -281,9 +274,8 @@ class Pass:
         job = instance.job
         if not state.policy.preemption or not self._worth_searching(job):
             return False
-        lifted: Lifted = frozenset([nomination.instance.key for nomination in outranked])
         with self._lifted(outranked, None):
-            found = preempt.search(state, self.placer, job, lifted)
+            found = preempt.search(state, self.placer, job)
             if found is None:
                 return False
             places, victims = found
@@ -360,3 +352,10 @@ class Pass:
             if not among:
                 return "no-nodes"
         return "resources"
+
+
+def _give(taken: dict[int, list[tuple[Shape, tuple[int, ...]]]], gang: Gang, places: Sequence[Placement]) -> None:
+    """Note these places by row."""
+    for placement in places:
+        shape = gang.shapes[gang.group_of(placement.rank)]
+        taken.setdefault(placement.row, []).append((shape, placement.devices))

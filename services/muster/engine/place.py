@@ -2,10 +2,10 @@
 
 The groups are placed one after the other, the largest tasks first, each as if those before it stood already. First every
 group gets its minimum; then, in the same order, as many more as fit up to its count. Where a greedy order fails for
-several groups, the other orders are tried, at most `ORDERS_MAX`.
+several groups, the other orders are tried, at most `ORDERS_MAX`, and then every place (`muster.engine.pack`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, permutations
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from muster.cluster.shapes import Gang
 from muster.cluster.state import State
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.candidates import CandidateCache, Candidates
+from muster.engine.pack import pack
 from muster.engine.plan import Plan
 from muster.engine.rows import Rows
 from muster.engine.scores import HOLDINGS
@@ -70,7 +71,7 @@ class Placer:
     def find(self, job: Job) -> tuple[Placement, ...] | None:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
-        excluded = self.excluded(job.avoid)
+        excluded = self.excluded(job.avoid) if job.avoid else 0
         if gang.single:
             spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
             return None if spot is None else (Placement(0, spot[0], spot[1]),)
@@ -109,14 +110,11 @@ class Placer:
             with Plan(self.state) as plan:
                 spots = self._in_order(plan, ghost, gang, order, minima, counts, excluded)
             if spots is not None:
-                return tuple(
-                    [
-                        Placement(offsets[group] + at, row, devices)
-                        for group in range(len(counts))
-                        for at, (row, devices) in enumerate(spots.get(group, ()))
-                    ]
-                )
-        return None
+                return _placements(offsets, spots)
+        if len(groups) == 1:
+            return None
+        spots = self._packed(ghost, gang, groups, minima, counts, excluded)
+        return None if spots is None else _placements(offsets, spots)
 
     def _in_order(
         self,
@@ -137,10 +135,45 @@ class Placer:
                 return None
             spots[group] = found
         if not alone:
-            for group in order:
-                more = counts[group] - len(spots[group])
-                if more:
-                    spots[group] += self._spots(plan, ghost, gang, group, more, excluded, hold=True)
+            self._add(plan, ghost, gang, order, counts, excluded, spots)
+        return spots
+
+    def _add(
+        self,
+        plan: Plan,
+        ghost: Attempt,
+        gang: Gang,
+        order: Sequence[int],
+        counts: tuple[int, ...],
+        excluded: int,
+        spots: dict[int, list[Spot]],
+    ) -> None:
+        """As many more of each group as fit up to its count."""
+        for group in order:
+            more = counts[group] - len(spots[group])
+            if more:
+                spots[group] += self._spots(plan, ghost, gang, group, more, excluded, hold=True)
+
+    def _packed(
+        self,
+        ghost: Attempt,
+        gang: Gang,
+        groups: Sequence[int],
+        minima: tuple[int, ...],
+        counts: tuple[int, ...],
+        excluded: int,
+    ) -> dict[int, list[Spot]] | None:
+        """Spots found by trying, or None."""
+        wanted = [group for group in groups for _ in range(minima[group])]
+        found = pack(self.state, [(gang.shapes[group], self.cache.of(gang.shapes[group]).bits & ~excluded) for group in wanted])
+        if found is None:
+            return None
+        spots: dict[int, list[Spot]] = {group: [] for group in groups}
+        with Plan(self.state) as plan:
+            for group, spot in zip(wanted, found, strict=True):
+                spots[group].append(spot)
+                plan.with_spots(ghost, gang.shapes[group], [spot])
+            self._add(plan, ghost, gang, groups, counts, excluded, spots)
         return spots
 
     def _spots(self, plan: Plan, ghost: Attempt, gang: Gang, group: int, want: int, excluded: int, hold: bool) -> list[Spot]:
@@ -165,6 +198,17 @@ def _size(gang: Gang, group: int) -> tuple[int, int, int, int, int]:
     """The order in which groups are placed: the largest tasks first."""
     shape = gang.shapes[group]
     return -shape.gpus, -shape.gpu_milli, -shape.cpu_milli, -shape.memory_mib, group
+
+
+def _placements(offsets: Sequence[int], spots: Mapping[int, Sequence[Spot]]) -> tuple[Placement, ...]:
+    """The spots of each group with its ranks, in the order of ranks."""
+    return tuple(
+        [
+            Placement(offsets[group] + at, row, devices)
+            for group in sorted(spots)
+            for at, (row, devices) in enumerate(spots[group])
+        ]
+    )
 
 
 def _with_groups(found: Sequence[Placement], counts: Sequence[int]) -> list[tuple[int, tuple[Placement, int]]]:

@@ -1,24 +1,25 @@
 """Whose place a waiting instance may take, when none is free.
 
 A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`. What stops
-already and is kept for nobody counts as free: the beneficiary only waits for it. There are no victims unless the
+already counts as free, but for what is kept of it for others: the beneficiary only waits for it. There are no victims unless the
 beneficiary then fits, and no victim is left out of whom it would still fit.
 
 Plans are compared by the ranks of their victims, the highest first, like words; then by tasks that lose their work, then
 by the time for which they ran; ties by row (semantics 1). For a single task every node is looked at: an estimate from below
-orders the nodes, and the best `EXACT_MAX` of them are worked out. For a gang, victims are taken off in order of rank until
-it fits, then spared again one by one, the highest rank first. The optimum is not promised for gangs (it is a covering
-problem); legality and minimality are.
+orders the nodes, and the best `EXACT_MAX` of them are worked out; `SETS_MAX` sets of victims are tried in all.
+
+For a gang, victims are taken off in order of rank until it fits, then spared again one by one, the highest rank first. The
+optimum is not promised for gangs (it is a covering problem); legality and minimality are.
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Final
 
 from muster.cluster.jobs import Attempt, Job
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine.bestfit import Spot
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
@@ -29,6 +30,7 @@ from muster.events.decisions import Placement
 
 EXACT_MAX: Final = 64
 SPARED_MAX: Final = 64
+SETS_MAX: Final = 512
 
 Rank = tuple[int, int]
 """Priority, and 1 if it has started: what was bound and not started loses nothing."""
@@ -36,28 +38,20 @@ Rank = tuple[int, int]
 Found = tuple[tuple[Placement, ...], list[Attempt]]
 """The places, and the attempts that are to be gone from them, those that stop already too."""
 
-Lifted = frozenset[tuple[str, int]]
-"""Keys of the nominations that the plan leaves out of account."""
 
-
-def search(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+def search(state: State, placer: Placer, job: Job) -> Found | None:
     """Places for an instance of the job with the victims that this takes, or None.
 
     The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so.
     """
     if job.gang.single:
-        return _single(state, placer, job, lifted)
-    return _gang(state, placer, job, lifted)
+        return _single(state, placer, job)
+    return _gang(state, placer, job)
 
 
 def rank(attempt: Attempt) -> Rank:
     """The rank of a victim: lower goes first."""
     return attempt.instance.job.priority, int(attempt.phase == "run")
-
-
-def stops_for_nobody(attempt: Attempt, lifted: Lifted) -> bool:
-    """Whether it gives its places up anyway, and they are kept for nobody."""
-    return attempt.phase == "stop" and all(key in lifted for key in attempt.by)
 
 
 def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
@@ -78,13 +72,13 @@ def _order(attempt: Attempt) -> tuple[Rank, int, tuple[int, int, int]]:
     return rank(attempt), -attempt.running_since_us, (-cycle, -index, -number)
 
 
-def _on(state: State, node: Node, job: Job, lifted: Lifted) -> tuple[list[Attempt], list[Attempt]]:
-    """The attempts on a node that stop for nobody, and those that may be victims in their order."""
+def _on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt]]:
+    """The attempts on a node that stop anyway, and those that may be victims, in their order."""
     stopping: dict[tuple[str, int], Attempt] = {}
     victims: dict[tuple[str, int], Attempt] = {}
     for task in node.tasks:
         attempt = task.attempt
-        if stops_for_nobody(attempt, lifted):
+        if attempt.phase == "stop":
             stopping[attempt.instance.key] = attempt
         elif may_be_victim(state, attempt, job):
             victims[attempt.instance.key] = attempt
@@ -94,20 +88,21 @@ def _on(state: State, node: Node, job: Job, lifted: Lifted) -> tuple[list[Attemp
 # A single task
 
 
-def _single(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+def _single(state: State, placer: Placer, job: Job) -> Found | None:
     shape = job.gang.shapes[0]
     bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
     estimates: list[tuple[Rank, int, int]] = []
     for row in rows_of(bits):
-        least = _estimate(state, state.ledger.node(row), shape, job, lifted)
+        least = _estimate(state, state.ledger.node(row), shape, job)
         if least is not None:
             estimates.append((*least, row))
     estimates.sort()
     best: tuple[tuple[list[Rank], int, int, int], Found] | None = None
+    tries = Tries()
     for tried, (least_rank, _, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
-        found = _on_node(state, state.ledger.node(row), shape, job, lifted)
+        found = _on_node(state, state.ledger.node(row), shape, job, tries)
         if found is not None:
             devices, victims = found
             taken = [attempt for attempt in victims if attempt.phase != "stop"]
@@ -131,9 +126,9 @@ def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, in
     return ranks, tasks, lost
 
 
-def _estimate(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -> tuple[Rank, int] | None:
+def _estimate(state: State, node: Node, shape: Shape, job: Job) -> tuple[Rank, int] | None:
     """The highest rank that must go from this node at least, and how many attempts; None if all would not be enough."""
-    stopping, victims = _on(state, node, job, lifted)
+    stopping, victims = _on(state, node, job)
     cpu, memory, disk, tasks = node.cpu_free, node.memory_free, node.disk_free, node.tasks_free
     devices = node.whole_free if shape.gpus else 0
     last: Rank = (-(2**62), 0)
@@ -162,12 +157,22 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) 
     return None
 
 
-def _on_node(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -> tuple[tuple[int, ...], list[Attempt]] | None:
-    """The devices of one task here, and the fewest victims for it; None if all of them would not be enough."""
-    stopping, victims = _on(state, node, job, lifted)
+class Tries:
+    """Counts the sets of victims that one search tries."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = SETS_MAX
+
+
+def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> tuple[tuple[int, ...], list[Attempt]] | None:
+    """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
+    stopping, victims = _on(state, node, job)
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)
+        start = plan.mark()
         gone: list[Attempt] = []
         for attempt in victims:
             if _fits_here(state, node, shape):
@@ -179,38 +184,79 @@ def _on_node(state: State, node: Node, shape: Shape, job: Job, lifted: Lifted) -
         needed = []
         for attempt in reversed(gone):
             mark = plan.mark()
-            _hold_again(plan, attempt, node)
+            plan.again(attempt)
             if not _fits_here(state, node, shape):
                 plan.undo(mark)
                 needed.append(attempt)
+        if len(needed) > 1:
+            plan.undo(start)
+            highest = max([rank(attempt) for attempt in needed])
+            needed = _best_set(state, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
+            for attempt in needed:
+                plan.without(attempt, node)
         devices = devices_for(node.device_free, shape, node.row, state)
-    assert devices is not None
-    return devices, [*stopping, *sorted(needed, key=_order)]
+        assert devices is not None
+        waited = _spare_in_place(state, plan, job, stopping, [Placement(0, node.row, devices)])
+    return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
+
+
+def _best_set(
+    state: State, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
+) -> list[Attempt]:
+    """The victims with the best ranks, then costs, of all sets that will do, of which `known` is one.
+
+    From the highest rank down: the fewest of one rank with which it still fits if all below it go, and each choice of so many.
+    """
+    ranks: dict[Rank, list[Attempt]] = {}
+    for attempt in sorted(among, key=_order):
+        ranks.setdefault(rank(attempt), []).append(attempt)
+    order = sorted(ranks, reverse=True)
+    best = _cost(state, known), known
+
+    def descend(at: int, chosen: list[Attempt]) -> None:
+        nonlocal best
+        if at == len(order):
+            cost = _cost(state, chosen)
+            if cost < best[0]:
+                best = cost, chosen
+            return
+        below = [attempt for one in order[at + 1 :] for attempt in ranks[one]]
+        for size in range(len(ranks[order[at]]) + 1):
+            enough = False
+            for some in combinations(ranks[order[at]], size):
+                if not tries.left:
+                    return
+                tries.left -= 1
+                mark = plan.mark()
+                for attempt in (*chosen, *some, *below):
+                    plan.without(attempt, node)
+                fit = _fits_here(state, node, shape)
+                plan.undo(mark)
+                if fit:
+                    enough = True
+                    descend(at + 1, [*chosen, *some])
+            if enough:
+                return
+
+    descend(0, [])
+    return best[1]
 
 
 def _fits_here(state: State, node: Node, shape: Shape) -> bool:
     return fits(node, shape) and devices_for(node.device_free, shape, node.row, state) is not None
 
 
-def _hold_again(plan: Plan, attempt: Attempt, node: Node) -> None:
-    spots: list[tuple[Shape, Spot]] = [
-        (task.shape, (node.row, task.devices)) for task in attempt.tasks.values() if task.holding and task.node is node
-    ]
-    for shape, spot in spots:
-        plan.with_spots(attempt, shape, [spot])
-
-
 # A gang
 
 
-def _gang(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | None:
+def _gang(state: State, placer: Placer, job: Job) -> Found | None:
     bits = 0
     for shape in job.gang.shapes:
         bits |= placer.cache.of(shape).bits
     stopping: dict[tuple[str, int], Attempt] = {}
     candidates: dict[tuple[str, int], Attempt] = {}
     for row in rows_of(bits):
-        dying, victims = _on(state, state.ledger.node(row), job, lifted)
+        dying, victims = _on(state, state.ledger.node(row), job)
         stopping.update([(attempt.instance.key, attempt) for attempt in dying])
         candidates.update([(attempt.instance.key, attempt) for attempt in victims])
     if not stopping and not candidates:
@@ -227,11 +273,8 @@ def _gang(state: State, placer: Placer, job: Job, lifted: Lifted) -> Found | Non
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(state, job, gone, places)
-    rows = dict.fromkeys([placement.row for placement in places])
-    waited = [
-        attempt for attempt in stopping.values() if any(task.holding and task.node.row in rows for task in attempt.tasks.values())
-    ]
+        gone = _spare_in_place(state, plan, job, gone, places)
+        waited = _spare_in_place(state, plan, job, list(stopping.values()), places)
     return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
@@ -282,18 +325,22 @@ def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(state: State, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
-    """Those of the victims without whose leaving the very places found could not be had."""
+def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+    """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan."""
     gang = job.gang
-    nodes: dict[int, Node] = {}
-    overlay = Overlay()
+    wanted: dict[int, list[Placement]] = {}
     for placement in places:
-        node = nodes[placement.row] = state.ledger.node(placement.row)
-        overlay.take(node, gang.shapes[gang.group_of(placement.rank)], placement.devices)
+        wanted.setdefault(placement.row, []).append(placement)
     needed = []
     for attempt in sorted(gone, key=_order, reverse=True):
-        overlay.hold(attempt, nodes)
-        if not overlay.enough(nodes.values()):
-            overlay.hold(attempt, nodes, -1)
+        rows = dict.fromkeys([task.node.row for task in attempt.tasks.values() if task.holding and task.node.row in wanted])
+        mark = plan.mark()
+        plan.again(attempt)
+        overlay = Overlay()
+        for row in rows:
+            for placement in wanted[row]:
+                overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
+        if not overlay.enough([state.ledger.node(row) for row in rows]):
+            plan.undo(mark)
             needed.append(attempt)
     return needed

@@ -5,18 +5,17 @@ made is nothing yet: it has to be appended, read from the log again, admitted, a
 further record is made.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.state import State
 from muster.engine.step import Engine
 from muster.events.base import Event
-from muster.events.codec import encode_cycle, open_envelope
-from muster.events.decisions import MembersReplaced
+from muster.events.codec import encode_cycle, encode_frame, open_envelope, open_record
 from muster.events.nodes import NodeRegistered
 from muster.events.record import Cycle, TermStarted
-from muster.log.admit import Admitted, Halt, Head, Void, admit, genesis
+from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis, judge
 from muster.log.errors import OperatingError
 from muster.scheduler.messages import BufferFull, Message, UnknownSource
 from muster.scheduler.recorder import MESSAGES_MAX, Recorder
@@ -35,13 +34,16 @@ class Core:
         self.cell = cell
         self.engine = Engine(state if state is not None else State(cell))
         self.head = head if head is not None else genesis(cell)
-        self.recorder = Recorder(self.engine.state.number)
+        self.recorder = Recorder()
         self.term = 0
         """The term in which this scheduler leads; 0 when it follows."""
         self.voids: dict[str, int] = {}
         """How many records were void, by reason."""
         self._pending: bytes | None = None
+        self._frame = b""
+        """The pending cycle without its entries."""
         self._folded = False
+        self._buffer = bytearray()
         check(self.engine.state.number == self.head.number, "a head and a state of different cycles")
 
     @property
@@ -138,9 +140,9 @@ class Core:
         recorder.moved = {}
         self._folded = True
         decisions = engine.step(self.head.number + 1, self.term, at_us, inputs, positions)
-        self._join(self.head.number + 1, decisions)
         cycle = self._record(self.term, at_us, inputs=tuple(inputs), decisions=tuple(decisions), positions=positions)
-        self._pending = encode_cycle(cycle, tuple(recorded.encoded))
+        self._pending = encode_cycle(cycle, recorded.encoded, self._buffer)
+        self._frame = encode_frame(cycle)
         return self._pending
 
     def read_back(self, data: bytes) -> None:
@@ -156,16 +158,25 @@ class Core:
     def follow(self, data: bytes) -> Admitted | Void | Halt:
         """Judge the next record of the log and fold it in if it is admitted: another's, or our own.
 
+        The envelope of an admitted record may come without its entries: they are folded.
+
         Raises:
             Replaced: a cycle of ours is in flight and this one was admitted in its place, or ours is void.
         """
-        verdict = admit(self.head, data)
         own = self._pending is not None and data == self._pending
+        cycle = None
+        if own and self._folded:
+            verdict = admit_own(self.head, self._frame, data)
+        elif opened := open_record(data):
+            envelope, cycle = opened
+            verdict = judge(self.head, data, envelope, bool(cycle.inputs or cycle.decisions))
+        else:
+            verdict = admit(self.head, data)
         if isinstance(verdict, Admitted):
             if self._folded and not own:
                 raise Replaced(f"cell {self.cell}: another's record was admitted as cycle {verdict.head.number}")
             if not self._folded:
-                self._fold(open_envelope(verdict.envelope))
+                self._fold(cycle if cycle is not None else open_envelope(verdict.envelope))
             self.head = verdict.head
             self._pending = None
             self._folded = False
@@ -218,12 +229,6 @@ class Core:
             if type(event) is NodeRegistered:
                 agents.learn(state, event)
         self.engine.fold(cycle)
-        self._join(cycle.number, cycle.decisions)
-
-    def _join(self, number: int, decisions: Sequence[Event]) -> None:
-        for event in decisions:
-            if type(event) is MembersReplaced:
-                self.recorder.agents.join(event, number)
 
     def _record(
         self,

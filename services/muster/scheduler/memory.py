@@ -7,6 +7,8 @@ back, and nothing else.
 """
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 YOUNG: Final = 100_000
@@ -17,6 +19,19 @@ OLD: Final = 1000
 
 def settle() -> None:
     """What is there now stays; from here on look rarely. Call it once the state is recovered."""
+    gc.unfreeze()  # a state that stayed before and is gone now was full of circles
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
+
+
+@contextmanager
+def growing() -> Iterator[None]:
+    """While a state is folded: millions of objects come that stay, and looking for garbage would take most of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -7,8 +7,9 @@ Positions move by exactly what was taken, in the cycle that holds what was made 
 It reads no clock, and decides nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -81,15 +82,17 @@ TAKEN_AS_THEY_ARE: Final[dict[str, dict[type[Event], None]]] = {
 BATCH: Final = 512
 """So many messages are decoded at once: more than fit into the cycle are decoded in vain."""
 
-Entry = tuple[Event, bytes]
-"""An input and its canonical bytes."""
+_source_of = attrgetter("source")
 
 
 class Recorded(msgspec.Struct):
     """The inputs of one cycle so far, and their canonical bytes."""
 
-    inputs: list[Event]
-    encoded: list[bytes]
+    room: int
+    """So many inputs at most, of `bytes_max` together; but a single one has room however large it is."""
+    bytes_max: int
+    inputs: list[Event] = []
+    encoded: list[bytes] = []
     size: int = 0
 
     def add(self, event: Event, data: bytes) -> None:
@@ -97,6 +100,16 @@ class Recorded(msgspec.Struct):
         self.inputs.append(event)
         self.encoded.append(data)
         self.size += len(data) + 1
+
+    def add_all(self, events: list[Event], encoded: list[bytes]) -> bool:
+        """Many more, if there is room for all."""
+        size = self.size + sum(map(len, encoded)) + len(encoded)
+        if size > self.bytes_max or len(self.inputs) + len(events) > self.room:
+            return False
+        self.inputs += events
+        self.encoded += encoded
+        self.size = size
+        return True
 
 
 class Young:
@@ -133,10 +146,9 @@ class Young:
 class Recorder:
     """What was read and not taken, what was taken and not recorded, and what is remembered between cycles."""
 
-    def __init__(self, number: int) -> None:
-        """`number` is the cycle of the state with which recording begins."""
+    def __init__(self) -> None:
         self.buffer = Buffer()
-        self.agents = Agents(number)
+        self.agents = Agents()
         self.beats = Beats()
         self.moved: dict[str, int] = {}
         """Positions beyond the state's: of messages that made no input and wait for the next record."""
@@ -181,25 +193,23 @@ class Recorder:
 
         A beat waits for the cycle that takes the last report that was read: who stands in the buffer was heard.
         """
-        recorded = Recorded([], [])
         due_us = self.beats.due_us(state) if beat else None
         beat = due_us is not None and due_us <= at_us
         self.agents.begin_cycle()
         if self._submitted:
             self._submitted = {}
-        room = state.policy.inputs_max
-        bytes_max = INPUTS_MAX_BYTES
+        recorded = Recorded(state.policy.inputs_max, INPUTS_MAX_BYTES)
         if beat:
-            room = max(1, room - 1)
-            bytes_max -= 64 + 8 * len(state.nodes)
+            recorded.room = max(1, recorded.room - 1)
+            recorded.bytes_max -= 64 + 8 * len(state.nodes)
         buffer = self.buffer
         inputs = recorded.inputs
         upcoming = buffer.upcoming(take)
         taken = 0
-        while len(inputs) < room and (batch := list(islice(upcoming, min(BATCH, room - len(inputs))))):
-            done = self._take_all(state, batch, recorded, room, bytes_max)
+        while batch := list(islice(upcoming, min(BATCH, recorded.room - len(inputs)))):
+            done = self._take_batch(state, batch, recorded)
             taken += done
-            if done < len(batch):
+            if done < len(batch) or len(inputs) >= recorded.room:
                 break
         buffer.drop(taken)
         if beat and not buffer.reports and len(inputs) < state.policy.inputs_max:
@@ -207,104 +217,115 @@ class Recorder:
             self.beats.start(at_us)
         return recorded
 
-    def _take_all(self, state: State, batch: Sequence[Message], recorded: Recorded, room: int, bytes_max: int) -> int:
-        """Make inputs of messages. Returns how many were taken: the next one, or a part of it, stays for the next cycle.
+    def _take_batch(self, state: State, batch: list[Message], recorded: Recorded) -> int:
+        """Make inputs of messages. Returns how many were taken: the next one, or a part of it, stays for the next cycle."""
+        runs: list[tuple[str, int, int]] = []
+        end = 0
+        for source, run in groupby(map(_source_of, batch)):
+            begin, end = end, end + len(list(run))
+            runs.append((source, begin, end))
+        events, encoded = self._decode(state, batch, runs)
+        for source, begin, end in runs:
+            taken = self._take_run(state, source, batch[begin:end], events[begin:end], encoded[begin:end], recorded)
+            if taken < end - begin:
+                return begin + taken
+        return len(batch)
+
+    def _decode(self, state: State, batch: list[Message], runs: list[tuple[str, int, int]]) -> tuple[list[Any], list[bytes]]:
+        """Of each message the input (or the `Malformed` that it is) and its canonical bytes.
+
+        None stands where the message was taken before, must not be looked into, or is a report.
+        """
+        refused = self.refused
+        entries = [message.data for message in batch]
+        others: list[int] = []
+        for source, begin, end in runs:
+            if self.buffer.topics[source] == NODES:
+                others += [at for at in range(begin, end) if not entries[at].startswith(b"[")]
+            position = self.position(state, source)
+            if refused or batch[begin].offset < position:  # offsets of a source increase
+                offsets = [(at, batch[at].offset) for at in range(begin, end)]
+                others += [at for at, offset in offsets if offset < position or (source, offset) in refused]
+        if not others:
+            return decode_inputs(entries)
+        others = sorted(dict.fromkeys(others))
+        for at in reversed(others):
+            del entries[at]
+        decoded = decode_inputs(entries)
+        events: list[Any] = decoded[0]
+        encoded = decoded[1]
+        for at in others:
+            events.insert(at, None)
+            encoded.insert(at, b"")
+        return events, encoded
+
+    def _take_run(
+        self,
+        state: State,
+        source: str,
+        messages: list[Message],
+        events: list[Any],
+        encoded: list[bytes],
+        recorded: Recorded,
+    ) -> int:
+        """Make inputs of messages of one source, decoded where they could be; see `_take_batch`.
 
         What is usual is taken right here, everything else by `_take_slowly`.
         """
-        moved = self.moved
-        inputs, encoded = recorded.inputs, recorded.encoded
+        topic = self.buffer.topics[source]
+        usual = TAKEN_AS_THEY_ARE[topic]
+        if all(map(usual.__contains__, map(type, events))) and recorded.add_all(events, encoded):
+            self.moved[source] = messages[-1].offset + 1
+            return len(messages)
+        inputs = recorded.inputs
         jobs, submitted = state.jobs, self._submitted
         young = Young(state.policy.too_old_us)
-        source = ""
-        position = taken = 0  # `position` is 0 until one of this source was taken
-        usual: dict[type[Event], None] = {}
-        from_jobs = False
-        for message, entry in zip(batch, self._decode(state, batch), strict=True):
-            if len(inputs) >= room:
+        taken = 0
+        last: Message | None = None
+        """The last one that was not taken before."""
+        for message, event, data in zip(messages, events, encoded, strict=True):
+            if len(inputs) >= recorded.room:
                 break
-            if message.source != source:
-                if position:
-                    moved[source] = position
-                source = message.source
-                position = 0
-                topic = self.buffer.topics[source]
-                usual = TAKEN_AS_THEY_ARE[topic]
-                from_jobs = topic == JOBS
-            if type(entry) is tuple:
-                event: Any = entry[0]
-                data = entry[1]
-                kind = type(event)
-                new = kind in usual
-                if not new and kind is JobSubmitted and from_jobs and message.key == event.job and young.surely(message):
-                    new = message.key not in jobs and message.key not in submitted
-                    if not new:
-                        position = message.offset + 1
-                        taken += 1
-                        continue
+            kind = type(event)
+            if kind is JobSubmitted and topic == JOBS and message.key == event.job and young.surely(message):
+                if message.key not in jobs and message.key not in submitted:
                     submitted[message.key] = None
-                if new:
-                    size = recorded.size + len(data)
-                    if size > bytes_max and inputs:
+                    if recorded.size + len(data) > recorded.bytes_max and inputs:
                         break
                     inputs.append(event)
-                    encoded.append(data)
-                    recorded.size = size + 1
-                    position = message.offset + 1
-                    taken += 1
-                    continue
-            if entry is not None or message.offset >= self.position(state, source):
-                if not self._take_slowly(state, message, entry, recorded, room, bytes_max):
+                    recorded.encoded.append(data)
+                    recorded.size += len(data) + 1
+                last = message
+            elif event is not None or message.offset >= self.position(state, source):
+                if not self._take_slowly(state, message, event, data, recorded):
                     break
-                position = message.offset + 1
+                last = message
             taken += 1
-        if position:
-            moved[source] = position
+        if last is not None:
+            self.moved[source] = last.offset + 1
         return taken
 
-    def _decode(self, state: State, batch: Sequence[Message]) -> Sequence[Entry | Malformed | None]:
-        """Each message decoded; None where it was taken before, must not be looked into, or is a report."""
-        topics = self.buffer.topics
-        refused = self.refused
-        source = ""
-        position = 0
-        nodes = False
-        entries: list[bytes] = []
-        others: list[int] = []
-        for message in batch:
-            if message.source != source:
-                source = message.source
-                position = self.position(state, source)
-                nodes = topics[source] == NODES
-            data = message.data
-            if (
-                message.offset < position
-                or (nodes and not data.startswith(b"["))
-                or (refused and (source, message.offset) in refused)
-            ):
-                others.append(len(entries) + len(others))
-            else:
-                entries.append(data)
-        decoded: list[Entry | Malformed | None] = [*decode_inputs(entries)]
-        for at in others:
-            decoded.insert(at, None)
-        return decoded
-
     def _take_slowly(
-        self, state: State, message: Message, entry: Entry | Malformed | None, recorded: Recorded, room: int, bytes_max: int
+        self,
+        state: State,
+        message: Message,
+        event: Event | Malformed | None,
+        data: bytes,
+        recorded: Recorded,
     ) -> bool:
-        """Make inputs of a message. False: it, or a part of it, stays for the next cycle."""
+        """Make inputs of a message, decoded where it could be. False: it, or a part of it, stays for the next cycle."""
         topic = self.buffer.topics[message.source]
         if self.refused and self.refused.pop((message.source, message.offset), "") == digest(message.data):
-            event: Event = _refusal(message, "the scheduler died of this input three times")
+            event = _refusal(message, "the scheduler died of this input three times")
             recorded.add(event, encode_entry(event))
             return True
         try:
             if topic == NODES and not message.data.startswith(b"["):
-                return self._report(state, message, recorded, room, bytes_max)
-            if isinstance(entry, Malformed):
-                raise entry
-            event, data = entry if entry is not None else decode_input(message.data)
+                return self._report(state, message, recorded)
+            if isinstance(event, Malformed):
+                raise event
+            if event is None:
+                event, data = decode_input(message.data)
             if type(event) not in TAKEN[topic]:
                 raise Malformed(f"{type(event).__name__} does not come by {topic}")
             if isinstance(event, JobSubmitted):
@@ -319,7 +340,7 @@ class Recorder:
         except Malformed as error:
             event = _refusal(message, str(error))
             data = encode_entry(event)
-        if recorded.size + len(data) > bytes_max and recorded.inputs:
+        if recorded.size + len(data) > recorded.bytes_max and recorded.inputs:
             return False
         if isinstance(event, NodeRegistered):
             self.agents.learn(state, event)
@@ -346,7 +367,7 @@ class Recorder:
                 return any(device.uuid == event.device and device.health != event.health for device in node.devices)
         return True
 
-    def _report(self, state: State, message: Message, recorded: Recorded, room: int, bytes_max: int) -> bool:
+    def _report(self, state: State, message: Message, recorded: Recorded) -> bool:
         """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""
         agents = self.agents
         report = decode_report(message.data)
@@ -363,6 +384,7 @@ class Recorder:
                 agents.accept(state, report, message.source, events)
                 self.beats.hear(report.uid)
             return True
+        room, bytes_max = recorded.room, recorded.bytes_max
         encoded = [encode_entry(event) for event in events]
         size = sum(map(len, encoded)) + len(encoded)
         if recorded.inputs and (len(recorded.inputs) + len(events) > room or recorded.size + size > bytes_max):

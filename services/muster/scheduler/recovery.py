@@ -1,11 +1,11 @@
 """From a log to a core that stands at its tail: by folding what was admitted, never by deciding."""
 
-import gc
 import logging
 
 from muster.log.admit import Admitted, Halt
 from muster.log.errors import LogHalted
 from muster.log.port import Log
+from muster.scheduler import memory
 from muster.scheduler.core import Core
 from muster.scheduler.snapshots import Snapshots
 
@@ -34,9 +34,7 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None) -> Re
     """
     found = await snapshots.newest(log) if snapshots is not None else None
     recovered = Recovered(Core(cell), 0) if found is None else Recovered(Core(cell, found.state, found.head), found.position)
-    collecting = gc.isenabled()
-    gc.disable()  # folding makes millions of objects that stay: looking for garbage among them takes most of the time
-    try:
+    with memory.growing():
         while records := await log.read(recovered.position):
             for record in records:
                 verdict = recovered.core.follow(record.data)
@@ -46,7 +44,4 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None) -> Re
                     recovered.head_position = record.position
                 elif isinstance(verdict, Halt):
                     raise LogHalted(record.position, recovered.core.head.number, verdict.reason)
-    finally:
-        if collecting:
-            gc.enable()
     return recovered

@@ -9,11 +9,9 @@ Not done here: judging what follows. `muster.cluster.evolve` and the engine do t
 
 from typing import Final
 
-from muster.cluster.jobs import Attempt
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.base import DeviceHealth, Event
-from muster.events.decisions import MembersReplaced
 from muster.events.levels import NodeReport, TaskReport
 from muster.events.nodes import (
     DeviceHealthChanged,
@@ -25,9 +23,6 @@ from muster.events.nodes import (
     TaskReady,
     TaskStarted,
 )
-
-RETIRED_MAX: Final = 16
-"""So many earlier lives of a node's name are known, so that a late report of one is told."""
 
 PREPARING, READY, RUNNING, ENDED = range(4)
 _LEVELS: Final = {"preparing": PREPARING, "ready": READY, "running": RUNNING, "leaving": RUNNING, "exited": ENDED, "lost": ENDED}
@@ -53,15 +48,10 @@ class Agent:
 class Agents:
     """What is remembered of all agents, and what the reports of the present cycle have said already."""
 
-    __slots__ = ("_floor", "_joined", "_lives", "_retired", "_shown", "registered")
+    __slots__ = ("_lives", "_shown", "registered")
 
-    def __init__(self, number: int = 0) -> None:
-        """`number` is the cycle of the state with which reading begins: of what was before, only the state tells."""
-        self._floor = number
-        self._joined: dict[TaskKey, int] = {}
-        """In which cycle a member joined its attempt later than the rest."""
+    def __init__(self) -> None:
         self._lives: dict[str, Agent] = {}
-        self._retired: dict[str, tuple[tuple[str, str], ...]] = {}
         self._shown: dict[TaskKey, int] = {}
         self.registered: dict[str, str] = {}
         """Uid by name of the nodes that this cycle registers."""
@@ -79,14 +69,17 @@ class Agents:
         return agent.source if agent is not None else ""
 
     def late(self, report: NodeReport) -> bool:
-        """Whether something newer was read from this node: an earlier report, boot or machine speaks here."""
-        if (report.uid, report.boot) in self._retired.get(report.node, ()):
-            return True
+        """Whether something newer was read from this boot of the node."""
         agent = self._lives.get(report.uid)
         return agent is not None and agent.boot == report.boot and report.sequence < agent.sequence
 
     def differences(self, state: State, report: NodeReport) -> list[Event]:
-        """The inputs that lead from the state to what the report says. Changes nothing."""
+        """The inputs that lead from the state to what the report says. Changes nothing.
+
+        None where an earlier boot or machine speaks: what comes from it is late.
+        """
+        if _is_retired(state, report):
+            return []
         node = registered(state, report.node)
         if node is None or node.uid != report.uid:
             return [] if report.spec is None else self._arrival(report, report.spec)
@@ -105,6 +98,8 @@ class Agents:
 
     def accept(self, state: State, report: NodeReport, source: str, events: list[Event]) -> None:
         """The report was read and these inputs are made of it."""
+        if _is_retired(state, report):
+            return
         agent = self._lives.get(report.uid)
         if agent is None or agent.boot != report.boot:
             agent = self._lives[report.uid] = Agent(report.boot, report.sequence, source)
@@ -124,28 +119,16 @@ class Agents:
                 self.registered[event.node] = event.uid
 
     def learn(self, state: State, event: NodeRegistered) -> None:
-        """Before a registration is folded: the life of the node that it ends is over for good."""
+        """Before a registration is folded: a machine that it replaces is not heard again."""
         node = registered(state, event.node)
-        if node is not None and (node.uid != event.uid or node.boot != event.boot):
-            earlier = self._retired.get(event.node, ())
-            self._retired[event.node] = (*earlier[1 - RETIRED_MAX :], (node.uid, node.boot))
-            if node.uid != event.uid:
-                self._lives.pop(node.uid, None)
-
-    def join(self, event: MembersReplaced, number: int) -> None:
-        """These members joined their attempt in this cycle: a report that applied only earlier ones cannot name them."""
-        for placement in event.placements:
-            self._joined[event.job, event.instance, event.attempt, placement.rank] = number
+        if node is not None and node.uid != event.uid:
+            self._lives.pop(node.uid, None)
 
     def prune(self, state: State) -> None:
-        """Forget agents whose nodes are gone, once they are many, and members of attempts that are over."""
-        if self._joined:
-            self._joined = {key: number for key, number in self._joined.items() if state.attempt(*key[:3]) is not None}
+        """Forget agents whose nodes are gone, once they are many."""
         if len(self._lives) > 1000 + 2 * len(state.node_rows):
             uids = dict.fromkeys([node.uid for node in state.nodes if node is not None])
             self._lives = {uid: agent for uid, agent in self._lives.items() if uid in uids}
-        if len(self._retired) > 1000 + 2 * len(state.node_rows):
-            self._retired = {name: lives for name, lives in self._retired.items() if name in state.node_rows}
 
     def _arrival(self, report: NodeReport, spec: NodeSpec) -> list[Event]:
         """A node, or a boot of it, that the state does not know: what ran before has ended, so its tasks say nothing."""
@@ -173,26 +156,36 @@ class Agents:
         named: dict[TaskKey, None] = {}
         shown = self._shown
         for task in report.tasks:
-            key = (task.job, task.instance, task.attempt, task.rank)
-            named[key] = None
-            found = _held(state, node, key)
+            found = _held(state, node, task, report.applied)
             if found is not None:
-                phase, starts = found
-                _advance(task, max(phase, shown.get(key, 0)), starts, events)
+                phase, may_run = found
+                key = (task.job, task.instance, task.attempt, task.rank)
+                named[key] = None
+                _advance(task, max(phase, shown.get(key, 0)), may_run, events)
         for held in node.tasks:
-            attempt = held.attempt
-            if attempt.bound_cycle <= report.applied:
+            if held.since <= report.applied:
+                attempt = held.attempt
                 instance = attempt.instance
                 key = (instance.job.id, instance.index, attempt.number, held.rank)
-                if key not in named and shown.get(key, 0) != ENDED and self._joined_by(attempt, key) <= report.applied:
+                if key not in named and shown.get(key, 0) != ENDED:
                     events.append(TaskMissing(job=key[0], instance=key[1], attempt=key[2], rank=key[3]))
 
-    def _joined_by(self, attempt: Attempt, key: TaskKey) -> int:
-        """A cycle by which the member had joined its attempt."""
-        joined = self._joined.get(key, attempt.bound_cycle)
-        if attempt.bound_cycle <= self._floor and attempt.instance.job.request.degraded_grace_us:
-            return max(joined, self._floor)  # it may have been replaced before reading began
-        return joined
+
+def _is_retired(state: State, report: NodeReport) -> bool:
+    """Whether another life of the node is known to be later than the one that speaks here.
+
+    Boots of one machine are told apart by their count. A machine that was replaced or removed comes back only where no
+    other has its name.
+    """
+    node = registered(state, report.node)
+    if node is None or (node.uid, node.boot) == (report.uid, report.boot):
+        return False
+    if node.uid == report.uid and report.boots and node.boots:
+        return report.boots < node.boots
+    lives = state.retired.get(report.node, ())
+    if node.uid == report.uid:
+        return (report.uid, report.boot) in lives
+    return any(uid == report.uid for uid, _ in lives)
 
 
 def registered(state: State, name: str) -> Node | None:
@@ -202,7 +195,7 @@ def registered(state: State, name: str) -> Node | None:
 
 
 def _registration(report: NodeReport, spec: NodeSpec) -> NodeRegistered:
-    return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec)
+    return NodeRegistered(node=report.node, uid=report.uid, boot=report.boot, spec=spec, boots=report.boots)
 
 
 def _foreign(node: Node, report: NodeReport, events: list[Event]) -> None:
@@ -224,34 +217,39 @@ def _foreign_use(report: NodeReport, devices: tuple[str, ...]) -> ForeignUseChan
     )
 
 
-def _held(state: State, node: Node, key: TaskKey) -> tuple[int, bool] | None:
-    """The phase of a task that the state holds on this node, and whether its attempt was started; else None."""
-    job = state.jobs.get(key[0])
-    if job is None or key[1] >= len(job.instances):
+def _held(state: State, node: Node, task: TaskReport, applied: int) -> tuple[int, str] | None:
+    """The phase of a task that the state holds on this node, and whether it may run; else None.
+
+    It may when its attempt was `started`, and also when it is `alone` in one that was bound only; else it `waits`.
+    None too where the agent, which applied that cycle last, speaks of a member whose rank was placed here anew since.
+    """
+    attempt = state.attempt(task.job, task.instance, task.attempt)
+    held = None if attempt is None else attempt.tasks.get(task.rank)
+    if attempt is None or held is None or held.node is not node or not held.holding:
         return None
-    attempt = job.instances[key[1]].attempt
-    if attempt is None or attempt.number != key[2]:
+    if task.since != held.since and (task.since or (applied < held.since and held.since != attempt.bound_cycle)):
         return None
-    task = attempt.tasks.get(key[3])
-    if task is None or task.node is not node or not task.holding:
-        return None
-    return _LEVELS[task.phase], attempt.phase != "prepare"
+    if attempt.phase != "prepare":
+        return _LEVELS[held.phase], "started"
+    return _LEVELS[held.phase], "alone" if attempt.instance.job.gang.single else "waits"
 
 
-def _advance(task: TaskReport, phase: int, starts: bool, events: list[Event]) -> None:
+def _advance(task: TaskReport, phase: int, may_run: str, events: list[Event]) -> None:
     """The inputs from one phase of a task to the reported one."""
     reported = _LEVELS[task.phase]
     if reported <= phase:
         return
     job, instance, attempt, rank = task.job, task.instance, task.attempt, task.rank
     if reported == ENDED:
+        if may_run == "alone" and phase < RUNNING and not task.blame:  # it ran and ended between two reports
+            events.append(TaskStarted(job=job, instance=instance, attempt=attempt, rank=rank))
         events.append(
             TaskExited(
                 job=job, instance=instance, attempt=attempt, rank=rank, code=task.code, blame=task.blame, reason=task.reason
             )
         )
         return
-    if phase < READY:
+    if phase < READY and not (reported == RUNNING and may_run == "alone"):
         events.append(TaskReady(job=job, instance=instance, attempt=attempt, rank=rank, port=task.port))
-    if reported == RUNNING and starts:
+    if reported == RUNNING and may_run != "waits":
         events.append(TaskStarted(job=job, instance=instance, attempt=attempt, rank=rank))

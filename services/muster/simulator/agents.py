@@ -42,11 +42,13 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 class AgentTask:
     """One task on a node, as its agent knows it."""
 
-    __slots__ = ("blame", "code", "devices", "key", "kill_at_us", "phase", "reason", "wanted")
+    __slots__ = ("blame", "code", "devices", "key", "kill_at_us", "phase", "reason", "since", "wanted")
 
     def __init__(self, key: TaskKey, devices: tuple[int, ...]) -> None:
         self.key = key
         self.devices = devices
+        self.since = 0
+        """Which member of that rank it is, as the assignment says."""
         self.phase = "preparing"
         self.wanted = "prepare"
         """The phase of the newest assignment."""
@@ -179,7 +181,7 @@ class Fleet:
         self.epoch_us = 0
         """Log time less virtual time."""
         self._behaviour = behaviour
-        self._due: list[tuple[int, int, Agent, TaskKey | None, str]] = []
+        self._due: list[tuple[int, int, Agent, AgentTask | None, str]] = []
         self._count = 0
         self._failed: dict[str, dict[tuple[int, int], None]] = {}
         """By job, the attempts that failed to start."""
@@ -191,12 +193,12 @@ class Fleet:
     def fire(self, now_us: int) -> None:
         """Let happen what is due by now."""
         while self._due and self._due[0][0] <= now_us:
-            _, _, agent, key, what = heapq.heappop(self._due)
-            if key is None:
+            _, _, agent, task, what = heapq.heappop(self._due)
+            if task is None:
                 self._lease_ends(agent, now_us)
                 continue
-            task = agent.tasks.get(key)
-            if task is None or task.phase == "exited" or self.agents.get(agent.name) is not agent:
+            gone = agent.tasks.get(task.key) is not task or self.agents.get(agent.name) is not agent
+            if gone or task.phase == "exited":
                 continue
             if what == "ready" and task.phase == "preparing":
                 self._ready(agent, task, now_us)
@@ -253,15 +255,16 @@ class Fleet:
     def _follow(self, agent: Agent, key: TaskKey, item: TaskAssignment, now_us: int) -> None:
         task = agent.tasks.get(key)
         behaviour = self._behaviour(key[0])
-        if task is None:
+        if task is None or task.since != item.since:
             task = agent.tasks[key] = AgentTask(key, item.devices)
+            task.since = item.since
             agent.changed = True
             if item.phase == "stop":
                 agent.exit(task, TOLD_TO_STOP)
                 return
             task.wanted = item.phase
             if behaviour.ready_takes_us:
-                self._push(now_us + behaviour.ready_takes_us, agent, key, "ready")
+                self._push(now_us + behaviour.ready_takes_us, agent, task, "ready")
             else:
                 self._ready(agent, task, now_us)
         if task.phase == "exited":
@@ -295,7 +298,7 @@ class Fleet:
         agent.changed = True
         runtime_us = self._behaviour(task.key[0]).runtime_us
         if runtime_us is not None:
-            self._push(now_us + runtime_us, agent, task.key, "end")
+            self._push(now_us + runtime_us, agent, task, "end")
 
     def _stop(self, agent: Agent, task: AgentTask, kill_at_us: int, now_us: int) -> None:
         first = task.kill_at_us is None
@@ -309,8 +312,8 @@ class Fleet:
             agent.exit(task, KILLED)
         else:
             if first and takes_us != NEVER_US and now_us + takes_us <= kill_at_us:
-                self._push(now_us + takes_us, agent, task.key, "stopped")
-            self._push(kill_at_us, agent, task.key, "kill")
+                self._push(now_us + takes_us, agent, task, "stopped")
+            self._push(kill_at_us, agent, task, "kill")
 
     def _lease_ends(self, agent: Agent, now_us: int) -> None:
         gone = agent.off or self.agents.get(agent.name) is not agent
@@ -320,9 +323,9 @@ class Fleet:
             if task.phase != "exited":
                 agent.exit(task, KILLED, reason="the lease ended")
 
-    def _push(self, at_us: int, agent: Agent, key: TaskKey | None, what: str) -> None:
+    def _push(self, at_us: int, agent: Agent, task: AgentTask | None, what: str) -> None:
         self._count += 1
-        heapq.heappush(self._due, (at_us, self._count, agent, key, what))
+        heapq.heappush(self._due, (at_us, self._count, agent, task, what))
 
 
 def device_uuid(uid: str, index: int) -> str:
@@ -337,6 +340,7 @@ def _task_report(task: AgentTask) -> TaskReport:
         instance=instance,
         attempt=attempt,
         rank=rank,
+        since=task.since,
         phase=task.phase,  # type: ignore[arg-type]  # one of the four phases
         code=task.code,
         port=PORT if rank == 0 and task.phase in ("ready", "running") else 0,

@@ -1,8 +1,7 @@
 """The second judge: was every decision that stands in the log a legal one?
 
-It folds inputs and decisions into its own plain `World` and asks of each decision whether it was allowed where it stands,
-not whether it was the best, nor whether one is missing. What it finds it reports, and then folds the decision all the
-same, as every reader of the log does. The rules, by the names they are reported under:
+It folds inputs and decisions into its own plain `World` and asks of each decision whether it was allowed where it stands, not
+whether it was the best, nor whether one is missing. What it finds it reports, and then folds it all the same. The rules:
 
     time        numbers are dense, terms rise with a `TermStarted` and only then, `at_us` never goes back
     bounds      no more inputs, decisions, placements and deferrals in a cycle than the policy says
@@ -22,8 +21,7 @@ same, as every reader of the log does. The rules, by the names they are reported
     minimal     had any one victim been left where it is, something of the nominated places would be missing
     started     every member that has not exited is ready
     held        an attempt ends when nothing is held for it any more
-    outcome     finished: all tasks that decide exited with 0; cancelled: somebody asked; failed: by the job's own doing with
-                no retry left, or past its time limit; otherwise pending
+    outcome     finished: all that decide exited with 0; cancelled: somebody asked; failed: own doing, no retry left, or too long
     retries     the job's own failures are charged, nothing else is, and no more than `max_retries` are tried again
     stop        the reason of an order to stop is a fact; it comes once; the kill is not before the order
     degraded    a member is held to be lost, or replaced, only where one is lost
@@ -235,7 +233,7 @@ class Judge:
 
     def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
         waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
-        right = attempt.phase == "starting" and not waiting and attempt.holding() > 0
+        right = attempt.phase == "starting" and not waiting and "start-failed" not in attempt.facts
         self._check(right, "started", f"it was {attempt.phase}, {attempt.holding()} tasks hold, not ready are {waiting[:8]}")
         attempt.phase, attempt.started_us = "running", self.world.at_us
 

@@ -228,8 +228,8 @@ class World:
             case nodes.TaskMissing():
                 task.release("task-missing")
             case nodes.TaskExited():
+                task.code, starting = event.code, attempt.phase == "starting" and task.phase != "running"
                 task.release("exited")
-                task.code, starting = event.code, attempt.phase == "starting"
                 if event.code or starting:
                     attempt.facts["start-failed" if starting else "member-failed"] = None
                     if attempt.own_failure is None and attempt.phase != "stopping":

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.events.base import Event
-from muster.events.codec import Malformed, digest, encode, encode_entry
+from muster.events.codec import Malformed, decode_inputs, digest, encode, encode_entry
 from muster.events.jobs import JobCancelRequested
 from muster.events.nodes import DeviceHealthChanged, NodeRegistered, NodeRemoved, TaskExited, TaskMissing, TaskReady
 from muster.events.operations import NodeCordoned
@@ -41,7 +42,7 @@ def _message(kind: int, number: int, odd: bool) -> tuple[str, bytes, str]:
         return (OPERATIONS if odd and source != OPERATIONS else JOBS if odd else source), encode_entry(event), job
     if kind == len(entries):
         node = "ab"[number % 2]
-        return NODES, encode(report(node, sequence=number, spec=spec(node) if odd else None)), node
+        return NODES, encode(report(node, sequence=number, spec=spec(node) if odd else None, foreign_cpu_milli=number)), node
     if kind == len(entries) + 1:
         return JOBS, b"no entry", job
     if odd:
@@ -50,12 +51,14 @@ def _message(kind: int, number: int, odd: bool) -> tuple[str, bytes, str]:
 
 
 MESSAGES = st.lists(
-    st.builds(_message, st.integers(0, 14), st.integers(1, 4), st.sampled_from([False, False, False, True])), max_size=30
+    st.builds(_message, st.sampled_from([*range(13), 8, 8]), st.integers(1, 4), st.sampled_from([False, False, False, True])),
+    max_size=30,
 )
 
 
-def _play(messages: list[tuple[str, bytes, str]], ages: list[int], takes: list[int], *, together: bool) -> Any:
+def _play(messages: list[tuple[str, bytes, str]], ages: list[int], takes: list[int], room: int, *, together: bool) -> Any:
     driver = Driver()
+    driver.core.state.policy = msgspec.structs.replace(driver.core.state.policy, inputs_max=room)
     offsets: dict[str, int] = {}
     offered = []
     for number, (source, data, key) in enumerate(messages):
@@ -86,17 +89,52 @@ class Never:
 
 
 @settings(max_examples=300, deadline=None)
-@given(MESSAGES, st.lists(st.sampled_from([0, SECOND, TOO_OLD_US * 2]), min_size=1, max_size=3), st.lists(st.integers(0, 40)))
+@given(
+    MESSAGES,
+    st.lists(st.sampled_from([0, SECOND, TOO_OLD_US * 2]), min_size=1, max_size=3),
+    st.lists(st.integers(0, 40)),
+    st.sampled_from([1, 2, 3, 5, 8, 2000]),
+    st.sampled_from([1, 300, 700, 1500, 4_000_000]),
+)
 def test_messages_taken_together_make_what_they_make_one_by_one(
-    messages: list[tuple[str, bytes, str]], ages: list[int], takes: list[int]
+    messages: list[tuple[str, bytes, str]], ages: list[int], takes: list[int], room: int, bytes_max: int
 ) -> None:
-    quick = _play(messages, ages, takes, together=True)
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recorder, "INPUTS_MAX_BYTES", bytes_max)
+        quick = _play(messages, ages, takes, room, together=True)
         patched.setattr(recorder, "Young", Never)
         patched.setattr(recorder, "TAKEN_AS_THEY_ARE", {topic: {} for topic in recorder.TAKEN_AS_THEY_ARE})
         patched.setattr(recorder, "BATCH", 1)
-        patched.setattr(recorder, "decode_inputs", lambda entries: [None for _ in entries])
-        assert _play(messages, ages, takes, together=False) == quick
+        patched.setattr(recorder, "decode_inputs", lambda entries: ([None for _ in entries], entries))
+        assert _play(messages, ages, takes, room, together=False) == quick
+
+
+@pytest.mark.parametrize("source", [NODES, "muster.nodes/1"])
+def test_a_report_that_makes_many_inputs_leaves_less_room_to_what_follows(source: str) -> None:
+    driver = Driver()
+    driver.core.state.policy = msgspec.structs.replace(driver.core.state.policy, inputs_max=3)
+    driver.put(NODES, report("a", spec=spec("a"), foreign_cpu_milli=5))
+    for number in range(3):
+        driver.put(source, TaskReady(job=job_id(number), instance=0, attempt=1, rank=0))
+    assert [type(event).__name__ for event in driver.inputs()] == ["NodeRegistered", "ForeignUseChanged", "TaskReady"]
+    assert [getattr(event, "job", "") for event in driver.inputs()] == [job_id(1), job_id(2)]
+
+
+def test_what_was_taken_meanwhile_is_dropped_without_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    for number in range(1, 4):
+        driver.put(JOBS, submission(job_id(number)), key=job_id(number))
+    driver.core.recorder.moved[JOBS] = 2
+    looked: list[bytes] = []
+
+    def look(entries: list[bytes]) -> Any:
+        looked.extend(entries)
+        return decode_inputs(entries)
+
+    monkeypatch.setattr(recorder, "decode_inputs", look)
+    assert [getattr(event, "job", "") for event in driver.inputs()] == [job_id(3)]
+    assert looked == [submission(job_id(3))]
+    assert driver.core.taken() == {JOBS: 3}
 
 
 @settings(max_examples=1000, deadline=None)

@@ -126,19 +126,25 @@ def _nothing_ran_twice(evidence: Evidence, history: History) -> Check:
         ]
     starts: Counter[tuple[str, int, int, int]] = Counter()
     by_instance: dict[tuple[str, int], list[Ran]] = {}
-    allowed = {(*key, attempt.number) for key, attempts in history.attempts.items() for attempt in attempts if attempt.starts}
+    allowed = {
+        (*key, attempt.number)
+        for key, attempts in history.attempts.items()
+        for attempt in attempts
+        if attempt.starts or key[0] in history.alone
+    }
     for ran in evidence.ran:
         key = (ran.job, ran.instance)
         starts[ran.job, ran.instance, ran.attempt, ran.rank] += 1
         by_instance.setdefault(key, []).append(ran)
         if (ran.job, ran.instance, ran.attempt) not in allowed:
-            problems.append(f"{ran.node} ran {history.title(key)} attempt {ran.attempt}, which the log never started")
+            problems.append(f"{ran.node} ran {history.title(key)} attempt {ran.attempt}, which the log did not let run")
     for (job, instance, attempt, rank), count in starts.items():
         if count > 1:
             problems.append(f"the agents ran {history.title((job, instance))} attempt {attempt} rank {rank} {count} times")
     for key, runs in by_instance.items():
         problems += _overlaps(history.title(key), runs)
-    text = f"nothing ran twice: {len(evidence.ran)} processes on the agents, one for each task of {len(allowed)} started attempts"
+    attempts_ran = len({(ran.job, ran.instance, ran.attempt) for ran in evidence.ran})
+    text = f"nothing ran twice: {len(evidence.ran)} processes on the agents, one for each task of {attempts_ran} attempts"
     return Check("double-start", text, tuple(problems))
 
 

@@ -43,6 +43,8 @@ class History:
         self.names: dict[str, str] = {}
         self.instances: dict[str, int] = {}
         """How many instances each job has."""
+        self.alone: dict[str, None] = {}
+        """Jobs whose instances are of one task: these need no start, they run once they are ready."""
         self.attempts: dict[InstanceKey, list[Attempt]] = {}
         self.outcomes: dict[InstanceKey, str] = {}
         self.overlapping: list[str] = []
@@ -82,6 +84,8 @@ class History:
             self.submitted[event.job] += 1
             self.names[event.job] = event.name
             self.instances[event.job] = event.request.array or 1
+            if sum(group.count for group in event.request.groups) == 1:
+                self.alone[event.job] = None
         elif isinstance(event, NodeRegistered):
             self._register(event)
         elif isinstance(event, DeviceHealthChanged) and event.health == "failed":

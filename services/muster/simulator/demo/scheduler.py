@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from muster.log.sqlite import SqliteFile, SqliteLog
+from muster.scheduler import memory
 from muster.scheduler.loop import Scheduler as Loop
 from muster.scheduler.loop import Settings
 from muster.scheduler.messages import Message
@@ -177,6 +178,7 @@ async def main(folder: Path, at_us: int) -> None:
     begun = time.monotonic()
     log = SqliteLog.open(folder, CELL, writer=True)
     recovered = await recover(log, CELL)
+    memory.settle()
     took_ms = int((time.monotonic() - begun) * 1000)
     settings = Settings(host=socket.gethostname(), build=f"demo, process {os.getpid()}", takeover_after_us=0)
     pipe = Pipe(at_us, lambda positions: answer(Led(recovered.folded, took_ms, dict(positions))))

@@ -76,11 +76,11 @@ def states_of(world: World, unit: Unit) -> list[str]:
 
 
 def at_minimum(attempt: Attempt) -> bool:
-    """Whether each group has at least its minimum of members; those that are done or are being replaced included."""
+    """Whether each group of a started attempt has at least its minimum of members, those that are done included."""
     groups = attempt.instance.job.request.groups
     counts = [0] * len(groups)
     for task in attempt.tasks.values():
-        if task.holding or (task.phase == "exited" and task.code == 0):
+        if task.phase in STARTED or (task.phase == "exited" and task.code == 0):
             counts[task.group] += 1
     return all(count >= group.min for count, group in zip(counts, groups, strict=True))
 

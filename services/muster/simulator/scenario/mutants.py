@@ -122,11 +122,11 @@ def _anybody(state: State, attempt: Attempt, job: Job) -> bool:
     return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
 
 
-def _everybody_there(state: State, node: Node, shape: Shape, job: Job, lifted: Any) -> Any:
-    found = _on_node(state, node, shape, job, lifted)
+def _everybody_there(state: State, node: Node, shape: Shape, job: Job, tries: Any) -> Any:
+    found = _on_node(state, node, shape, job, tries)
     if found is None:
         return None
-    stopping, victims = preempt._on(state, node, job, lifted)
+    stopping, victims = preempt._on(state, node, job)
     return found[0], [*stopping, *victims]
 
 
@@ -223,7 +223,7 @@ def _no_time_limit(state: State, attempt: Attempt) -> None:
 # Reports
 
 
-def _any_report(state: State, node: Node, key: Any) -> tuple[int, bool]:
+def _any_report(state: State, node: Node, task: Any, applied: int) -> tuple[int, bool]:
     return 0, True
 
 
@@ -365,14 +365,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
     "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
-    "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node, sign: None),
+    "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
     "no-grace": _instead(Emitter, "emit", _no_grace),
     "free-at-notice": _instead(Emitter, "emit", _free_at_notice),
     "no-gang": _instead(Placer, "find", _partial),
     "no-group-minimum": _instead(Placer, "find", _minimum_of_the_whole),
     "only-the-minimum": _instead(Placer, "find", _only_the_minimum),
-    "one-order-of-groups": _instead(place, "ORDERS_MAX", 1),
+    "greedy-groups": _both(_instead(place, "ORDERS_MAX", 1), _instead(Placer, "_packed", lambda *args: None)),
     "no-barrier": _instead(Emitter, "emit", _no_barrier),
     "no-degradation": _instead(lifecycle, "_faulty", _no_degradation),
     "no-requeue": _instead(lifecycle, "_ended", _no_requeue),

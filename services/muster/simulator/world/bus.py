@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from muster.events.codec import decode_envelope
-from muster.log.memory import MemoryBroker, MemoryLog
+from muster.log.memory import Faults, MemoryBroker, MemoryLog
 from muster.log.port import Record
 from muster.scheduler.messages import GPU_HEALTH, JOBS, NODES, OPERATIONS, Message
 from muster.simulator.world.network import Network, Refused, Reply, Unanswered, Work
@@ -28,6 +28,20 @@ def source_of(topic: str, key: str) -> str:
     if topic in (JOBS, NODES):
         return f"{topic}/{sum(key.encode()) % 2}"
     return f"{topic}/0"
+
+
+class Broker(MemoryBroker):
+    """The log's broker, which remembers when each record landed."""
+
+    def __init__(self, timeline: Timeline, seed: int, faults: Faults) -> None:
+        super().__init__(seed, faults)
+        self.timeline = timeline
+        self.landed_us: list[int] = []
+
+    def land(self, data: bytes) -> None:
+        """See `MemoryBroker`."""
+        self.landed_us.append(self.timeline.now_us)
+        super().land(data)
 
 
 class Topics:

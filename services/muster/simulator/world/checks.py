@@ -5,6 +5,7 @@ part in them. What is found is said in one sentence each.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,8 @@ from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants, check_rebuild
 from muster.cluster.jobs import TERMINAL
 from muster.events.codec import open_envelope
-from muster.events.decisions import InstanceBound, InstanceStarted, MembersReplaced
+from muster.events.decisions import AttemptEnded, InstanceBound, InstanceStarted, MembersReplaced
+from muster.log.errors import OperatingError
 from muster.log.fsck import check_records
 from muster.log.memory import MemoryLog
 from muster.log.port import Record
@@ -70,10 +72,11 @@ def _followers(world: "World") -> list[str]:
         core = host.scheduler.core if host.scheduler is not None else None
         if core is not None and core.head == head and core.pending is None:
             states[host.process.name] = core.state
-        snapshots = Snapshots(host.folder, CELL)
-        states[f"recovery from the snapshots of {host.process.name}"] = asyncio.run(
-            recover(MemoryLog(world.broker), CELL, snapshots)
-        ).core.state
+        name = f"recovery from the snapshots of {host.process.name}"
+        try:
+            states[name] = asyncio.run(recover(MemoryLog(world.broker), CELL, Snapshots(host.folder, CELL))).core.state
+        except (BrokenInvariant, OperatingError) as error:
+            return [f"{name}: {error}"]
     wrong = [name for name, state in states.items() if snapshot.digest(state) != right]
     return [f"{name} has another state than the fold of the log" for name in wrong]
 
@@ -82,7 +85,7 @@ def _followers(world: "World") -> list[str]:
 
 
 def _truth(world: "World") -> list[str]:
-    found = [*_accepted(world), *_said(world), *_once(world), *_devices(world), *_outcomes(world)]
+    found = [*_accepted(world), *_said(world), *_over(world), *_once(world), *_devices(world), *_outcomes(world)]
     return found[: 2 * SHOWN_MAX]
 
 
@@ -93,36 +96,48 @@ def _accepted(world: "World") -> Iterable[str]:
 
 
 def _said(world: "World") -> Iterable[str]:
-    """Nothing ran that the log does not say."""
-    bound: dict[TaskKey, None] = {}
+    """Nothing ran that the log does not say, nor more often."""
+    bound: Counter[TaskKey] = Counter()
     started: dict[tuple[str, int, int], None] = {}
     for envelope, _ in world.view.admitted:
         for event in open_envelope(envelope).decisions:
             if isinstance(event, (InstanceBound, MembersReplaced)):
                 for placement in event.placements:
-                    bound[event.job, event.instance, event.attempt, placement.rank] = None
+                    bound[event.job, event.instance, event.attempt, placement.rank] += 1
             elif isinstance(event, InstanceStarted):
                 started[event.job, event.instance, event.attempt] = None
+    ran: Counter[TaskKey] = Counter()
     for run in world.runs:
-        if run.key not in bound:
-            yield f"{_named(run)} ran, and the log never bound it"
-        elif run.key[:3] not in started:
+        ran[run.key] += 1
+        if ran[run.key] > bound[run.key]:
+            yield f"{_named(run)} ran for the {ran[run.key]}. time, and the log bound it {bound[run.key]} times"
+        elif run.key[:3] not in started and world.plans[run.key[0]].request.groups[0].count > 1:
             yield f"{_named(run)} ran, and the log never started its attempt"
 
 
+def _over(world: "World") -> Iterable[str]:
+    """An attempt that the log says has ended does not run any more, whatever was believed of its nodes."""
+    runs: dict[tuple[str, int, int], list[Run]] = {}
+    for run in world.runs:
+        runs.setdefault(run.key[:3], []).append(run)
+    for (envelope, _), landed_us in zip(world.view.admitted, world.view.landed_us, strict=True):
+        for event in open_envelope(envelope).decisions:
+            if isinstance(event, AttemptEnded):
+                for run in runs.get((event.job, event.instance, event.attempt), []):
+                    if run.ended_us is None or run.ended_us > landed_us:
+                        yield f"{_named(run)} ran on after cycle {envelope.number} ended its attempt at {landed_us / 1e6:.3f} s"
+
+
 def _once(world: "World") -> Iterable[str]:
-    """No attempt runs twice, and no two attempts of an instance at one time."""
+    """No task runs twice at one time, and no two attempts of an instance do."""
     by_task: dict[TaskKey, list[Run]] = {}
     by_instance: dict[tuple[str, int], dict[int, list[Run]]] = {}
     for run in world.runs:
         by_task.setdefault(run.key, []).append(run)
         by_instance.setdefault(run.key[:2], {}).setdefault(run.key[2], []).append(run)
-    for key, runs in by_task.items():
-        replaceable = world.plans[key[0]].request.degraded_grace_us
+    for runs in by_task.values():
         for one, other in pairwise(runs):
-            if not replaceable or one.uid == other.uid:
-                yield f"{_named(one)} and again {_named(other)}: it ran twice"
-            elif _end(world, one) > other.began_us:
+            if _end(world, one) > other.began_us:
                 yield f"{_named(one)} and {_named(other)}: it ran twice at one time"
     for attempts in by_instance.values():
         for number, later in pairwise(sorted(attempts)):

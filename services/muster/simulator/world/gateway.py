@@ -73,14 +73,14 @@ class Gateway:
             raise Unanswered("the topic did not answer")
         return True
 
-    async def poll(self, node: str, uid: str, applied: int) -> Assignment | None:
-        """The assignment of this node once it is newer than what was applied; None if that takes long."""
+    async def poll(self, node: str, life: tuple[str, str], applied: int) -> Assignment | None:
+        """The assignment of this life (uid, boot) of the node, once one is newer than `applied`; None if that takes long."""
         try:
             async with asyncio.timeout(POLL_US / MILLION):
                 while True:
                     state = self.state
                     known = state.node(node)
-                    if state.number > applied and known is not None and known.uid == uid:
+                    if state.number > applied and known is not None and (known.uid, known.boot) == life:
                         return assignment(state, known.row)
                     news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiting.append(news)

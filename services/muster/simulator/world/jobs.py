@@ -33,15 +33,18 @@ def job_id(number: int, made_us: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int) -> tuple[list[Plan], list[Errand]]:
-    """So many jobs for so many nodes of so many GPUs, submitted by then, and what else is said of them."""
+def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int, long_percent: int) -> tuple[list[Plan], list[Errand]]:
+    """So many jobs for so many nodes of so many GPUs, submitted by then, and what else is said of them.
+
+    `long_percent` of them outlast a lease, and are small, so that there is room for them elsewhere when their node is lost.
+    """
     plans: list[Plan] = []
     errands: list[Errand] = []
     for number in range(1, count + 1):
         due_us = random.randint(2 * MILLION, until_us)
         job = job_id(number, WALL_US + due_us)
         cancelled = random.randrange(100) < CANCELLED_PERCENT
-        plan = _plan(random, job, nodes, gpus, cancelled)
+        plan = _plan(random, job, nodes, gpus, cancelled, random.randrange(100) < long_percent)
         if number == count:
             plan = Plan(
                 job=job,
@@ -61,18 +64,20 @@ def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int) -> tu
     return plans, errands
 
 
-def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool) -> Plan:
+def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool, long: bool) -> Plan:
     """One job of any kind that fits a cluster with nothing on it."""
     group: dict[str, Any] = {"cpu_milli": random.choice((0, 500))}
     asked: dict[str, Any] = {"priority": random.choice((0, 0, 0, 1, 5)), "grace_us": random.choice((0, 2, 6)) * MILLION}
     behaviour: dict[str, Any] = {
         "ready_us": random.randint(100_000, 4 * MILLION),
-        "runtime_us": random.randint(2 * MILLION, 35 * MILLION),
+        "runtime_us": random.randint(*((90, 130) if long else (2, 30))) * MILLION,
         "stop_us": random.choice((100_000, 1_500_000, None)),
     }
     may_fail = False
     kind = random.randrange(10)
-    if kind <= 2:
+    if long:
+        group["gpus"] = 1
+    elif kind <= 2:
         group["gpus"] = random.randint(1, gpus)
     elif kind == 3:
         group["gpu_milli"] = random.choice((300, 500, 700))

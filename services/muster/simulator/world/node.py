@@ -4,8 +4,8 @@ The machine is where the truth stands: which tasks ran, when, on which devices, 
 believes is compared with that in the end.
 
 Each task has a supervisor that ends it when the lease does, agent or no agent. The lease is moved by acknowledged reports
-alone, to the sending plus `lease_us`. What was only prepared then is given up too, so that nothing which was learnt before the
-end of the lease starts after it.
+alone, to the sending plus `lease_us`. When it ends, what was only prepared is given up too, and the node goes on as after a
+reboot, under another boot id: nothing that was said before starts after it.
 """
 
 import asyncio
@@ -56,10 +56,11 @@ class Run(msgspec.Struct, kw_only=True):
 class Held:
     """What the disk says of one task."""
 
-    __slots__ = ("blame", "code", "devices", "key", "kill_at_us", "phase", "reason", "run", "wanted")
+    __slots__ = ("blame", "code", "devices", "key", "kill_at_us", "phase", "reason", "run", "since", "wanted")
 
-    def __init__(self, key: TaskKey, devices: tuple[int, ...]) -> None:
+    def __init__(self, key: TaskKey, since: int, devices: tuple[int, ...]) -> None:
         self.key = key
+        self.since = since
         self.devices = devices
         self.phase = "preparing"
         self.wanted = "prepare"
@@ -132,22 +133,26 @@ class Machine:
             self.end(held, KILLED, "node", "the node went down")
 
     def reboot(self) -> None:
-        """Up again. The disk is as it was."""
+        """Up again."""
         self.off()
         self.on = True
+        self.begin_boot()
+
+    def begin_boot(self) -> None:
+        """Nothing runs here, and all that was said to this node before is void."""
         self.boots += 1
-        self.sequence = 0
-        self.lease_ends_us = 0
+        self.sequence = self.lease_ends_us = 0
+        self.tasks = {}
+        self.changed()
 
     def replace(self) -> None:
         """Another machine under the same name."""
         self.off()
         self.on = True
         self.machines += 1
-        self.boots = 1
-        self.sequence = self.applied = self.lease_ends_us = 0
-        self.tasks = {}
+        self.boots = self.applied = 0
         self.health = {}
+        self.begin_boot()
 
     # Tasks
 
@@ -155,8 +160,11 @@ class Machine:
         """Bring one task as far as the assignment of log time `at_us` says."""
         key = (item.job, item.instance, item.attempt, item.rank)
         held = self.tasks.get(key)
+        if held is not None and held.since != item.since:  # the rank was placed here anew
+            self.forget(key)
+            held = None
         if held is None:
-            held = self.tasks[key] = Held(key, item.devices)
+            held = self.tasks[key] = Held(key, item.since, item.devices)
             if item.phase == "stop":
                 self.end(held, TOLD_TO_STOP)
             else:
@@ -217,10 +225,15 @@ class Machine:
         self._supervise()
 
     def check_lease(self) -> None:
-        """What is held beyond the lease ends."""
+        """What is held beyond the lease ends, and the node begins anew.
+
+        Only then is it safe that reports are acknowledged again while some gateway still serves what was true before the
+        lease ended: an assignment names the boot that it is meant for.
+        """
         if 0 < self.lease_ends_us <= self.clock.monotonic_us():
             for held in list(self.tasks.values()):
                 self.end(held, KILLED, "node", "the lease ended")
+            self.begin_boot()
 
     def report(self, with_spec: bool) -> bytes:
         """The whole level."""
@@ -230,6 +243,7 @@ class Machine:
                 node=self.name,
                 uid=self.uid,
                 boot=self.boot,
+                boots=self.boots,
                 sequence=self.sequence,
                 applied=self.applied,
                 spec=self.spec() if with_spec else None,
@@ -284,6 +298,7 @@ class Agent:
         self._loop: object = None
         self._news: asyncio.Event | None = None
         self._registered = ""
+        """The boot for which an assignment was seen: the scheduler knows it."""
         machine.changed = self._changed
 
     async def run(self, process: Process) -> None:
@@ -301,13 +316,15 @@ class Agent:
     async def _report(self) -> None:
         machine = self.machine
         assert self._news is not None
+        gateway = self.process.random.choice(self.gateways)
         while True:
             self._news.clear()
             sent_us = machine.clock.monotonic_us()
             boot = machine.boot
             data = machine.report(with_spec=self._registered != boot)
-            gateway = self.process.random.choice(self.gateways)
-            if await self._acknowledged(gateway, data) and machine.boot == boot:
+            if not await self._acknowledged(gateway, data):
+                gateway = self.process.random.choice(self.gateways)
+            elif machine.boot == boot:
                 machine.extend(sent_us)
             await self.process.pause(100_000)
             try:
@@ -325,27 +342,30 @@ class Agent:
 
     async def _poll(self) -> None:
         machine = self.machine
+        gateway = self.process.random.choice(self.gateways)
         while True:
-            gateway = self.process.random.choice(self.gateways)
-            uid, applied = machine.uid, machine.applied
+            life = (machine.uid, machine.boot)
             try:
                 level = await self.network.ask(
-                    self.process, gateway, _poll_of(gateway, machine.name, uid, applied), POLL_US + MILLION
+                    self.process, gateway, _poll_of(gateway, machine.name, life, machine.applied), POLL_US + MILLION
                 )
             except Unanswered:
+                gateway = self.process.random.choice(self.gateways)
                 continue
             if level is not None:
                 self.obey(level)
+            else:
+                self._registered = ""  # perhaps nobody knows this node any more: the next report says what it has
             await self.process.pause(20_000)
 
     def obey(self, level: Assignment) -> None:
-        """Do what the newest assignment says. An older one, or another machine's, says nothing."""
+        """Do what the newest assignment says. An older one, or one for another boot, says nothing."""
         machine = self.machine
-        if level.uid != machine.uid or level.number <= machine.applied:
-            return
         machine.check_lease()
+        if (level.uid, level.boot) != (machine.uid, machine.boot) or level.number <= machine.applied:
+            return
         machine.applied = level.number
-        self._registered = machine.boot
+        self._registered = level.boot
         named: dict[TaskKey, None] = {}
         for item in level.tasks:
             named[item.job, item.instance, item.attempt, item.rank] = None
@@ -359,8 +379,8 @@ class Agent:
             self.process.deliver(self._loop, self._news.set)
 
 
-def _poll_of(gateway: Gateway, node: str, uid: str, applied: int) -> Callable[[], object]:
-    return lambda: gateway.poll(node, uid, applied)
+def _poll_of(gateway: Gateway, node: str, life: tuple[str, str], applied: int) -> Callable[[], object]:
+    return lambda: gateway.poll(node, life, applied)
 
 
 def _reported(held: Held) -> TaskReport:
@@ -370,6 +390,7 @@ def _reported(held: Held) -> TaskReport:
         instance=instance,
         attempt=attempt,
         rank=rank,
+        since=held.since,
         phase=held.phase,  # type: ignore[arg-type]  # one of the four phases
         code=held.code,
         blame=held.blame,  # type: ignore[arg-type]  # "", "job" or "node"

@@ -150,6 +150,9 @@ class Process:
         """Its supervisor does not start it."""
         self.kill_in = 0
         """It dies at its so manieth await from now; 0 for never."""
+        self.stop_in = 0
+        """It is stopped at its so manieth await from now, for `stop_span_us`; 0 for never."""
+        self.stop_span_us = 0
         self.awaits = 0
         self.incarnations = 0
         self.on_end: Callable[[str], None] = lambda how: None
@@ -191,7 +194,7 @@ class Process:
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        self.kill_in = 0
+        self.kill_in = self.stop_in = 0
         for task in self._tasks:
             work = task.get_coro()
             if not task.done() and work is not None:
@@ -227,6 +230,13 @@ class Process:
                 self._dying = True
                 assert self.loop is not None
                 await self.loop.create_future()
+        if self.stop_in:
+            self.stop_in -= 1
+            if not self.stop_in:
+                self.counts[f"{self.kind} stopped at {what}"] += 1
+                self.stop()
+                self.timeline.after(self.stop_span_us, self.resume)
+                await asyncio.sleep(0)
 
     async def pause(self, span_us: int) -> None:
         """Let so much time pass."""

@@ -4,11 +4,12 @@ A fault ends by itself after a while, or with `World.calm`. Whatever an operator
 only when it has no power.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.scheduler.messages import OPERATIONS
 from muster.simulator.world.bus import LOG, SOURCES, TOPICS
 from muster.simulator.world.process import MILLION, WALL_US, Process
 
@@ -21,10 +22,14 @@ KIND_PERCENT = 65
 """How likely a seed has faults of a kind at all."""
 
 
+FOCUS_WEIGHT = 20
+
+
 class Trouble:
     """The faults of one seed."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", focus: Sequence[str] = ()) -> None:
+        """`focus` names kinds (methods) that are to be there, frequent and long, whatever is drawn."""
         self.world = world
         self.random = world.random
         self.over = False
@@ -33,12 +38,15 @@ class Trouble:
         kinds: tuple[tuple[int, Callable[[], str]], ...] = (
             (6, self._killed),
             (8, self._killed_at_an_await),
-            (4, self._leader_killed_at_an_await),
+            (9, self._leader_killed_at_an_await),
             (4, self._stopped),
             (3, self._leader_stopped),
+            (3, self._leader_stopped_at_an_await),
             (2, self._all_schedulers_stopped),
             (6, self._cut),
             (3, self._isolated),
+            (2, self._leader_cut_from_topics),
+            (1, self._gateways_cut_from_topics),
             (2, self._unreadable),
             (3, self._clock_stepped),
             (3, self._snapshot_spoilt),
@@ -56,6 +64,10 @@ class Trouble:
         chosen = [kind for kind in kinds if self.random.randrange(100) < KIND_PERCENT]
         self._kinds = chosen or list(kinds)
         self._pace_us = self.random.choice((2, 4, 8)) * MILLION
+        self._focus = bool(focus)
+        if focus:
+            self._pace_us = 12 * MILLION
+            self._kinds += [(FOCUS_WEIGHT, kind) for _, kind in kinds if kind.__name__ in focus]
 
     def begin(self, until_us: int) -> None:
         """Faults from now on until then."""
@@ -85,6 +97,8 @@ class Trouble:
 
     def _span_us(self) -> int:
         """Short, longer than a takeover, or longer than a lease and its margin."""
+        if self._focus and self.random.randrange(3):
+            return self.random.randint(80, 120) * MILLION
         low, high = self.random.choice(((200_000, 4 * MILLION), (4 * MILLION, 20 * MILLION), (20 * MILLION, 100 * MILLION)))
         return self.random.randint(low, high)
 
@@ -114,7 +128,7 @@ class Trouble:
         leader = self._leader()
         if leader is None:
             return ""
-        leader.process.kill_in = self.random.randint(1, 30)
+        leader.process.kill_in = self.random.randint(1, 12)
         return "leader to be killed at an await"
 
     def _stop(self, process: Process, span_us: int) -> None:
@@ -133,6 +147,20 @@ class Trouble:
         self._stop(leader.process, self._span_us())
         return "leader stopped"
 
+    def _leader_stopped_at_an_await(self) -> str:
+        """Wherever it stands; and half of the time nobody else can lead meanwhile."""
+        leader = self._leader()
+        if leader is None:
+            return ""
+        process = leader.process
+        process.stop_in = self.random.randint(1, 12)
+        process.stop_span_us = self._span_us()
+        if self.random.randrange(2):
+            for host in self.world.schedulers:
+                if host is not leader:
+                    self._stop(host.process, process.stop_span_us + 3 * MILLION)
+        return "leader to be stopped at an await"
+
     def _all_schedulers_stopped(self) -> str:
         span_us = self._span_us()
         for host in self.world.schedulers:
@@ -150,14 +178,29 @@ class Trouble:
         ways = ((schedulers, [LOG, TOPICS]), (gateways, [LOG, TOPICS]), (agents, gateways), (clients, [TOPICS]))
         near, far = self.random.choice(ways)
         one, other = self.random.choice(near), self.random.choice(far)
-        world.network.cut(one, other)
-        self._later(self._span_us(), lambda: world.network.mend(one, other))
+        self._cut_for_a_while(one, other)
         return f"{one.rstrip('0123456789')} and {other.rstrip('0123456789')} cut apart"
+
+    def _leader_cut_from_topics(self) -> str:
+        leader = self._leader()
+        if leader is None:
+            return ""
+        self._cut_for_a_while(leader.process.name, TOPICS)
+        return "leader and topics cut apart"
+
+    def _gateways_cut_from_topics(self) -> str:
+        gateways = self.random.sample(self.world.gateways, self.random.randint(1, len(self.world.gateways)))
+        for gateway in gateways:
+            self._cut_for_a_while(gateway.name, TOPICS)
+        return f"{len(gateways)} gateways and topics cut apart"
+
+    def _cut_for_a_while(self, one: str, other: str) -> None:
+        self.world.network.cut(one, other)
+        self._later(self._span_us(), lambda: self.world.network.mend(one, other))
 
     def _isolated(self) -> str:
         process = self._anybody()
-        self.world.network.cut(process.name, "*")
-        self._later(self._span_us(), lambda: self.world.network.mend(process.name, "*"))
+        self._cut_for_a_while(process.name, "*")
         return f"{process.kind} cut off"
 
     def _unreadable(self) -> str:
@@ -238,6 +281,8 @@ class Trouble:
 
     def _fenced(self) -> str:
         agent = self._agent()
+        if agent.process.held_down:
+            return ""
         self._power_off(agent)
         self.world.operate(NodeFenced(node=agent.machine.name))
 
@@ -251,6 +296,8 @@ class Trouble:
 
     def _removed(self) -> str:
         agent = self._agent()
+        if agent.process.held_down:
+            return ""
         self._power_off(agent)
         self.world.operate(NodeRemoved(node=agent.machine.name, uid=agent.machine.uid))
 
@@ -263,11 +310,16 @@ class Trouble:
         return "node removed"
 
     def _back_once_said(self, span_us: int, back: Callable[[], None]) -> None:
-        """The node gets its power back only when the operator's word was acknowledged."""
-        if self.world.operators.idle:
-            self._later(span_us, back)
+        """The node gets its power back only when the operator's word stands in the log.
+
+        A fence names no boot: read after the node had come back it would be about tasks of the next one.
+        """
+        world = self.world
+        source = f"{OPERATIONS}/0"
+        if world.operators.idle and world.view.state.positions.get(source, 0) == len(world.topics.messages[source]):
+            world.timeline.after(MILLION if self.over else span_us, back)
         else:
-            self._later(MILLION, lambda: self._back_once_said(span_us, back))
+            world.timeline.after(MILLION, lambda: self._back_once_said(span_us, back))
 
     def _lease_extended(self) -> str:
         until_us = WALL_US + self.world.timeline.now_us + self.random.randint(10, 60) * MILLION

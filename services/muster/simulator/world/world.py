@@ -7,6 +7,7 @@ not is said by `checks`. One seed is one history.
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -22,11 +23,11 @@ from muster.events.nodes import Device, DeviceHealthChanged, NodeSpec
 from muster.events.operations import NodeUncordoned, Policy, PolicySet
 from muster.events.record import Envelope
 from muster.log.admit import Admitted, Halt, admit, genesis
-from muster.log.memory import Faults, MemoryBroker
+from muster.log.memory import Faults
 from muster.scheduler.loop import Settings
 from muster.scheduler.messages import GPU_HEALTH, OPERATIONS
 from muster.simulator.world import checks, jobs
-from muster.simulator.world.bus import Topics
+from muster.simulator.world.bus import Broker, Topics
 from muster.simulator.world.client import Client, Errand
 from muster.simulator.world.gateway import CELL, Gateway
 from muster.simulator.world.network import FAIR, Network, Weather
@@ -51,9 +52,11 @@ POLICY = Policy(
 )
 FAULTS = ("fault: ", "appends ", "answers to appends lost", "messages lost", "messages doubled", "messages late")
 """With these begin the counts of what went wrong on purpose."""
-SETTLE_US = 700 * MILLION
+SETTLE_US = 3000 * MILLION
 """So long after the last fault everything must be over."""
-RENEW_US = 120 * MILLION
+STUCK_US = 180 * MILLION
+"""So long without a task that begins or ends is no progress: longer than any task runs and any timer of the policy."""
+RENEW_US = 80 * MILLION
 """So often in that time nodes that are blamed for failed starts are replaced by new ones."""
 QUIET_US = 45 * MILLION
 TURN_US = 2 * MILLION
@@ -98,11 +101,13 @@ class Ended(msgspec.Struct, frozen=True):
 class View:
     """The fold of what is admitted, and the records themselves."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.head = genesis(CELL)
         self.state = State(CELL)
         self.admitted: list[tuple[Envelope, bytes]] = []
+        self.landed_us: list[int] = []
+        """When each of them landed."""
         self.halt = ""
         self.forgotten: dict[str, list[Ended]] = {}
         """What became of the instances of jobs that have left the state."""
@@ -120,6 +125,7 @@ class View:
             elif isinstance(verdict, Admitted):
                 self.head = verdict.head
                 self.admitted.append((verdict.envelope, data))
+                self.landed_us.append(self.broker.landed_us[self._read - 1])
                 cycle = open_envelope(verdict.envelope)
                 for event in cycle.decisions:
                     if isinstance(event, JobsForgotten):
@@ -139,21 +145,22 @@ class View:
 class World:
     """All parties of one seed."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, focus: Sequence[str] = ()) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.counts: Counter[str] = Counter()
         self.timeline = Timeline()
         self.network = Network(self.timeline, random, self.counts)
         self.topics = Topics(self.timeline)
-        self.broker = MemoryBroker(random.getrandbits(32), _log_faults(random))
+        self.broker = Broker(self.timeline, random.getrandbits(32), _log_faults(random))
         self.view = View(self.broker)
-        self.chaos_us = random.randint(90, 200) * MILLION
+        self.chaos_us = (260 if focus else random.randint(90, 200)) * MILLION
         self.processes: list[Process] = []
         self.runs: list[Run] = []
         self.gpus = random.randint(2, 4)
         nodes = random.randint(3, 5)
-        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, self.chaos_us - 10 * MILLION)
+        until_us = self.chaos_us - 10 * MILLION
+        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, until_us, 60 if focus else 20)
         self.plans = {plan.job: plan for plan in plans}
         self.gateways = [self._gateway(f"gateway{number}") for number in (1, 2)]
         self.schedulers = [self._scheduler(f"scheduler{number}", folder) for number in range(1, random.choice((3, 4)))]
@@ -164,7 +171,7 @@ class World:
         for errand in errands:
             self.users.add(errand)
         self.operate(PolicySet(policy=POLICY), 0)
-        self.trouble = Trouble(self)
+        self.trouble = Trouble(self, focus)
 
     # Parties
 
@@ -263,14 +270,11 @@ class World:
                 host.settings = _settings(host.process.name)
                 host.process.kill()
         for process in self.processes:
-            process.kill_in = 0
-            process.held_down = False
+            process.kill_in = process.stop_in = 0
             process.resume()
             process.start()
         for agent in self.agents:
             machine = agent.machine
-            if not machine.on:
-                machine.reboot()
             machine.health = {}
             self.operate(NodeUncordoned(node=machine.name))
             for uuid in machine.uuids():
@@ -280,9 +284,9 @@ class World:
 
     def _settle(self) -> list[str]:
         """Demand progress, and then quiet."""
-        began_us = self.timeline.now_us
-        renew_us = began_us
-        while self.timeline.now_us < began_us + SETTLE_US:
+        began_us = moved_us = renew_us = self.timeline.now_us
+        moved = -1
+        while self.timeline.now_us < min(began_us + SETTLE_US, moved_us + STUCK_US):
             if self.timeline.now_us >= renew_us:
                 self._renew()
                 renew_us += RENEW_US
@@ -291,10 +295,11 @@ class World:
                 return problems
             if not self.left() and self.users.idle and self.operators.idle:
                 return self._quiet()
-        return [
-            f"no end {SETTLE_US // MILLION} s after the last fault: {sentence}"
-            for sentence in self.left() or ["errands are left"]
-        ]
+            now = len(self.runs) + sum(run.ended_us is not None for run in self.runs)
+            if now != moved:
+                moved, moved_us = now, self.timeline.now_us
+        late = f"{(self.timeline.now_us - began_us) // MILLION} s after the last fault"
+        return [f"no end {late}: {sentence}" for sentence in self.left() or ["errands are left"]]
 
     def left(self) -> list[str]:
         """Accepted and feasible jobs that are not over."""
@@ -373,11 +378,11 @@ class World:
             host.over()
 
 
-def play(seed: int, keep: Path | None = None) -> Outcome:
-    """One seed. With `keep`, the log of one that fails is written there."""
+def play(seed: int, keep: Path | None = None, focus: Sequence[str] = ()) -> Outcome:
+    """One seed. With `keep`, the log of one that fails is written there; `focus` names kinds of faults to be frequent."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        world = World(seed, Path(folder))
+        world = World(seed, Path(folder), focus)
         try:
             outcome = world.play()
             if outcome.problems and keep is not None:
