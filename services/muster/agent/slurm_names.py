@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from muster.agent.protocol import AgentTask
 from muster.doors.hostlist import compress
+from muster.doors.names import element_index
 
 if TYPE_CHECKING:
     from muster.agent.environment import Place
@@ -55,7 +56,7 @@ def slurm_names(task: AgentTask, place: "Place") -> dict[str, str]:
         names["SLURM_MEM_PER_NODE"] = str(group.memory_mib * per_node[here])
     if task.request.array is not None:
         names["SLURM_ARRAY_JOB_ID"] = job
-        names["SLURM_ARRAY_TASK_ID"] = str(task.instance)
+        names["SLURM_ARRAY_TASK_ID"] = str(element_index(task.run.environment, task.instance))
         names["SLURM_ARRAY_TASK_COUNT"] = str(task.request.array)
         names["SLURM_ARRAY_TASK_MIN"] = "0"
         names["SLURM_ARRAY_TASK_MAX"] = str(task.request.array - 1)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,14 @@ EXPECTED = {
     "SLURM_ARRAY_TASK_MAX": "7",
     "SLURMD_NODENAME": "gpu2",
 }
+
+
+def test_an_element_of_an_array_has_the_index_that_was_asked_for() -> None:
+    of: dict[str, Any] = {"environment": {"MUSTER_ARRAY": "1,5-7"}, "array": 4, "instance": 2}
+    assert slurm_names(task("true", **of), PLACE)["SLURM_ARRAY_TASK_ID"] == "6"
+    assert outputs.expand("%A_%a", task("true", **of), "n1") == "j1_6"
+    odd: dict[str, Any] = {"environment": {"MUSTER_ARRAY": "nonsense"}, "array": 4, "instance": 2}
+    assert slurm_names(task("true", **odd), PLACE)["SLURM_ARRAY_TASK_ID"] == "2"
 
 
 def test_the_hostfile_names_each_node_once() -> None:
