@@ -1,6 +1,7 @@
 """Malformed, huge and hostile files: nothing but a `DoorError` with a place comes out of a door, and it comes soon."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from tests.unit.doors.manifests import MANIFESTS
 from tests.unit.doors.scripts import SCRIPTS
 
 MIB = 1024 * 1024
+LINE_END = re.compile(rb"\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9]")
+"""What YAML ends a line with."""
 SECONDS_MAX = 15.0
 """Of the processor, for a file of one MiB."""
 
@@ -24,7 +27,7 @@ SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 def opens_or_says_where(data: bytes) -> None:
     """Open the file; what comes out is taken by the scheduler, or is an error that names a place inside the file."""
-    lines = data.count(b"\n") + 1
+    lines = len(LINE_END.findall(data)) + 1
     refused: DoorError | None = None
     try:
         opened = open_file(data, "file", ORIGIN)
@@ -89,6 +92,7 @@ def test_a_damaged_file_is_opened_or_its_error_has_a_place(data: bytes) -> None:
 @example(b"#!\n#SBATCH")
 @example(b"\xef\xbb\xbfname: a\n")
 @example(b"%YAML 9.9\n---\n")
+@example(b"\r(")
 def test_any_bytes_are_opened_or_their_error_has_a_place(data: bytes) -> None:
     opens_or_says_where(data)
 
