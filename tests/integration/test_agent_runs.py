@@ -282,7 +282,7 @@ def test_a_container_is_run_and_removed_by_the_engine_that_is_there(tmp_path: Pa
         '[ "$1" = image ] && exit 1\n'
         '[ "$1" = pull ] && { [ "$3" = good/image:1 ] && exit 0; echo "no such image" >&2; exit 125; }\n'
         '[ "$1" = run ] || exit 0\n'
-        'while [ "$1" != good/image:1 ]; do shift; done; shift; exec "$@"\n'
+        'while [ "$1" != good/image:1 ]; do [ "$1" = --entrypoint ] && own=$2; shift; done; shift; exec $own "$@"\n'
     )
     engine.chmod(0o755)
     with node(tmp_path, "--runtime", "container", path=f"{engine.parent}:") as (gateway, agent):

@@ -13,6 +13,7 @@ from typing import Final
 
 from muster.agent.protocol import AgentTask
 from muster.agent.runtimes import CannotRun, Launch
+from muster.doors.images import ENTRYPOINT
 
 ENGINES: Final = ("podman", "docker", "apptainer")
 PULL_S: Final = 1800
@@ -50,11 +51,10 @@ class Container:
         devices = [uuid for uuid in environment.get("MUSTER_GPU_UUIDS", "").split(",") if uuid]
         if _kind(engine) == "apptainer":
             image = task.run.image if "://" in task.run.image or task.run.image.startswith("/") else f"docker://{task.run.image}"
-            argv = [engine, "exec", "--bind", str(directory), "--pwd", str(directory), *(["--nv"] if devices else []), image]
+            verb = "run" if not overrides(task) else "exec"
+            argv = [engine, verb, "--bind", str(directory), "--pwd", str(directory), *(["--nv"] if devices else []), image]
             inside = {f"APPTAINERENV_{name}": value for name, value in passed.items()}
-            return Launch(
-                argv=(*argv, *(task.run.command or ("/singularity",))), environment={**kept, **inside}, directory=str(directory)
-            )
+            return Launch(argv=(*argv, *task.run.command), environment={**kept, **inside}, directory=str(directory))
         argv = [engine, "run", "--rm", "--init", "--name", _container(environment["MUSTER_TASK"]), "--network", "host"]
         argv += ["--volume", f"{directory}:{directory}", "--workdir", str(directory)]
         for name in sorted(passed):
@@ -68,7 +68,11 @@ class Container:
             argv += ["--memory", f"{group.memory_mib}m"]
         if group.cpu_milli:
             argv += ["--cpus", f"{group.cpu_milli // 1000}.{group.cpu_milli % 1000:03}"]
-        return Launch(argv=(*argv, task.run.image, *task.run.command), environment={**passed, **kept}, directory=str(directory))
+        command = task.run.command
+        if overrides(task):
+            argv += ["--entrypoint", command[0]]
+            command = command[1:]
+        return Launch(argv=(*argv, task.run.image, *command), environment={**passed, **kept}, directory=str(directory))
 
     def cleanup(self, mark: str) -> tuple[tuple[str, ...], ...]:
         """Remove the container by its name."""
@@ -80,6 +84,11 @@ class Container:
 
 
 RUNTIME = Container()
+
+
+def overrides(task: AgentTask) -> bool:
+    """Whether the job's command is run instead of the image's own, and is not only its arguments."""
+    return bool(task.run.command) and task.run.environment.get(ENTRYPOINT) != "image"
 
 
 def _kind(engine: str) -> str:
