@@ -90,11 +90,12 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_step_runs_on_all_nodes_and_each_task_knows_its_place(job: Job) -> None:
-    script = "srun -l bash -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $RANK/$WORLD_SIZE $CUDA_VISIBLE_DEVICES'"
-    running = job(script)
+    names = ("PROCID", "LOCALID", "NODEID", "NTASKS")
+    told = " ".join(f"$SLURM_{name}" for name in names) + " $SLURMD_NODENAME $RANK/$WORLD_SIZE $CUDA_VISIBLE_DEVICES"
+    running = job(f"srun -l bash -c 'echo {told}'")
     code, lines, err = running.end()
     assert (code, err) == (0, "")
-    assert lines == ["0: 0 0 0 a0 0/4 0,1", "1: 1 1 0 a0 1/4 0,1", "2: 2 0 1 a1 2/4 4,5", "3: 3 1 1 a1 3/4 4,5"]
+    assert lines == ["0: 0 0 0 4 a0 0/4 0,1", "1: 1 1 0 4 a0 1/4 0,1", "2: 2 0 1 4 a1 2/4 4,5", "3: 3 1 1 4 a1 3/4 4,5"]
     assert running.stepd.wait(timeout=ENDS_S) == 0
 
 

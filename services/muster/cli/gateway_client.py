@@ -10,8 +10,8 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -19,9 +19,11 @@ import platformdirs
 import typer
 
 from muster.cli.output import USAGE, Failure
-from muster.engine.explain import Explanation
 from muster.events.jobs import JobSubmitted
 from muster.gateway.shown import CellShown, JobList, JobRow, JobShown, NodeList, NodeShown
+
+if TYPE_CHECKING:
+    from muster.engine.explain import Explanation
 
 UNREACHABLE = 4
 """The gateway does not answer."""
@@ -29,6 +31,8 @@ REFUSED = 5
 """The gateway does not allow it."""
 
 USUAL = "http://127.0.0.1:8470"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""No proxy leads to these."""
 AGAIN_STATUS = (429, 502, 503, 504)
 AGAIN_S = 0.1
 AGAIN_MAX_S = 2.0
@@ -91,7 +95,9 @@ class Gateway:
         token = find_token() if token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=httpx.Timeout(ANSWER_S, connect=5.0))
+            local = urlsplit(self.url).hostname in LOCAL
+            limit = httpx.Timeout(ANSWER_S, connect=5.0)
+            self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=limit, trust_env=not local)
         except (httpx.InvalidURL, ValueError) as error:
             raise Failure(f"{self.url!r} is no address of a gateway such as {USUAL}: {error}") from None
 
@@ -142,8 +148,10 @@ class Gateway:
             raise Failure(f"no job has {text!r} as its id, the beginning of it or its name: `muster jobs` lists them")
         return fitting[0]
 
-    def explain(self, job: str, instance: int = 0, at: int = 0) -> Explanation:
+    def explain(self, job: str, instance: int = 0, at: int = 0) -> "Explanation":
         """Why it waits, or where it is."""
+        from muster.engine.explain import Explanation  # it loads NumPy, which no other command needs
+
         return self._get(f"/jobs/{_part(job)}/explain", Explanation, {"instance": instance, **_at(at)})
 
     def nodes(self, at: int = 0) -> NodeList:

@@ -1,16 +1,17 @@
 """Where reading commands read: from the gateway, or with `--log` straight from a log, which shows the same."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from muster.cli.find import find_job, find_state
 from muster.cli.gateway_client import Gateway
 from muster.cli.output import Failure
-from muster.engine.explain import Explanation
-from muster.engine.explain import explain as explain_job
 from muster.gateway import shown
+
+if TYPE_CHECKING:
+    from muster.engine.explain import Explanation
 
 At = Annotated[int, typer.Option("--at", metavar="N", help="As it was after this cycle; 0 is the newest.", min=0)]
 Log = Annotated[Path | None, typer.Option("--log", metavar="LOG", help="Read this log, and not the gateway.", show_default=False)]
@@ -59,8 +60,10 @@ class LogSource:
             raise Failure(f"there is no node {name!r} at cycle {self.state.number}")
         return shown.node_shown(self.state, found, lambda _: True)
 
-    def explain(self, job: str, instance: int = 0, at: int = 0) -> Explanation:
+    def explain(self, job: str, instance: int = 0, at: int = 0) -> "Explanation":
         """Why it waits, or where it is."""
+        from muster.engine.explain import explain as explain_job  # it loads NumPy, which no other command needs
+
         found = find_job(self.state, job)
         if not 0 <= instance < len(found.instances):
             raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")
