@@ -151,7 +151,8 @@ def _level(node: str, told: AgentAssignment) -> Assignment:
             phase=task.phase,
             kill_at_us=task.kill_at_us,
             devices=task.devices,
+            since=task.since,
         )
         for task in told.tasks
     ]
-    return Assignment(node=node, uid=told.uid, number=told.number, at_us=told.at_us, tasks=tuple(tasks))
+    return Assignment(node=node, uid=told.uid, boot=told.boot, number=told.number, at_us=told.at_us, tasks=tuple(tasks))

@@ -10,7 +10,20 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "events": ("events", "log"),
     "projections": ("cluster",),
-    "services": ("engine", "scheduler", "replay", "simulator", "verify", "bench", "cli"),
+    "services": (
+        "engine",
+        "scheduler",
+        "replay",
+        "simulator",
+        "verify",
+        "doors",
+        "slurm",
+        "agent",
+        "gateway",
+        "up",
+        "bench",
+        "cli",
+    ),
 }
 UPWARD = [
     ("events", "log"),
@@ -20,7 +33,11 @@ UPWARD = [
     ("engine", "scheduler"),
     ("scheduler", "replay"),
     ("replay", "simulator"),
-    ("simulator", "bench"),
+    ("simulator", "doors"),
+    ("doors", "agent"),
+    ("agent", "gateway"),
+    ("gateway", "up"),
+    ("up", "bench"),
     ("bench", "cli"),
     # The second contract: what lies below the core and yet is none of its business.
     ("cluster", "log"),

@@ -61,6 +61,8 @@ class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
     phase: Literal["prepare", "run", "stop"]
     kill_at_us: Micros = 0
     """With `stop`: by log time."""
+    since: Number = 0
+    """The cycle that placed this member here; the same rank with a later one is another member. Said again in reports."""
     devices: Annotated[tuple[DeviceIndex, ...], Meta(max_length=DEVICES_MAX)] = ()
     """By the scheduler's numbering of the node's devices."""
     device_uuids: Annotated[tuple[Uid, ...], Meta(max_length=DEVICES_MAX)] = ()

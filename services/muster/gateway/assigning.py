@@ -42,6 +42,7 @@ class Assigner:
                     rank=task.rank,
                     phase=item.phase,
                     kill_at_us=item.kill_at_us,
+                    since=item.since,
                     devices=task.devices,
                     device_uuids=tuple([node.devices[index].uuid for index in task.devices]),
                     group=job.request.groups[task.group].name,

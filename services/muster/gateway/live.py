@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
-from muster.events.codec import open_envelope
+from muster.events.codec import decode_envelope, open_envelope
 from muster.gateway.books import Books
 from muster.gateway.feed import Feed
-from muster.log.admit import Admitted
+from muster.log.port import Record
 from muster.scheduler.core import Core
 
 Answer = TypeVar("Answer")
@@ -43,15 +43,16 @@ class Live:
         """Call this after each cycle with the state and the names of nodes whose assignments it changed."""
         self._changed.append(told)
 
-    def admitted(self, verdict: Admitted, position: int) -> None:
+    def admitted(self, record: Record) -> None:
         """A record was read, admitted and folded: whoever waits for it is answered."""
-        self.position = position
+        self.position = record.position
         state = self._core.state
-        cycle = open_envelope(verdict.envelope)
+        envelope = decode_envelope(record.data)
+        cycle = open_envelope(envelope)
         dirty = self.books.fold(state, cycle)
         for told in self._changed:
             told(state, dirty)
-        self.feed.publish(verdict.envelope, cycle)
+        self.feed.publish(envelope, cycle)
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for look, done in waiting:

@@ -10,7 +10,7 @@ import msgspec
 
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
-from muster.cluster.state import QUEUES, State
+from muster.cluster.state import State
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
@@ -350,7 +350,7 @@ def node_shown(state: State, node: Node, seen: Callable[[Job], bool]) -> NodeSho
 def queue_list(state: State) -> QueueList:
     """The queues that there are or that jobs name."""
     jobs: Counter[str] = Counter()
-    phases: dict[str, Counter[str]] = {queue: Counter() for queue in QUEUES}
+    phases: dict[str, Counter[str]] = {queue: Counter() for queue in state.policy.queues}
     for job in state.jobs.values():
         jobs[job.queue] += 1
         count = phases.setdefault(job.queue, Counter())

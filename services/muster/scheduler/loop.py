@@ -77,10 +77,10 @@ class Scheduler:
         deaths: Deaths | None = None,
         exit: Callable[[int], NoReturn] = os._exit,
         nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-        admitted: Callable[[Admitted, int], None] | None = None,
+        admitted: Callable[[Record], None] | None = None,
     ) -> None:
-        """`admitted` is told of each record that was read, admitted and folded, and of its position in the log: what is
-        told there may be acted on. It must neither fail nor take long.
+        """`admitted` is told of each record that was read, admitted and folded: what stands in it may be acted on. It must
+        neither fail nor take long.
         """
         self.core = recovered.core
         self.log = log
@@ -266,7 +266,7 @@ class Scheduler:
             self._head_position = record.position
             self._watch.record(verdict.envelope.at_us, self.clock.monotonic_us(), live=self._at_tail)
             if self._admitted is not None:
-                self._admitted(verdict, record.position)
+                self._admitted(record)
         elif isinstance(verdict, Halt):
             raise LogHalted(record.position, core.head.number, verdict.reason)
 

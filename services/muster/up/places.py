@@ -31,6 +31,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes of its own agents."""
     tokens: bool = False
     """Tokens are required on loopback too."""
+    queues: tuple[str, ...] = ()
+    """Queues that there are beside `default`; none leaves those of the log."""
     stop_tasks: bool = False
     """At the end what runs is stopped, and runs again after the next start."""
 

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
+import httptools  # noqa: F401  # uvicorn reads HTTP with it: missed here rather than at the first request
 import msgspec
 import uvicorn
 
 from muster.cluster.state import State
-from muster.events.operations import NodeDrained, NodeUncordoned
+from muster.events.operations import NodeDrained, NodeUncordoned, PolicySet
 from muster.gateway.app import application, build
 from muster.gateway.context import Gateway
 from muster.gateway.history import History
@@ -28,8 +29,8 @@ from muster.gateway.intake import Intake
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Tokens
-from muster.log.admit import Admitted
 from muster.log.errors import LogHalted, LogLocked, OperatingError
+from muster.log.port import Record
 from muster.log.sqlite import SqliteLog
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import EXIT_HALTED, Scheduler, Settings
@@ -120,6 +121,7 @@ class Stack:
         await self._leads.wait()
         settle()
         await self._undrain()
+        await self._name_queues()
         serving = asyncio.create_task(self.server.serve(sockets=[listener]))
         await self.server.serving.wait()
         host, port = listener.getsockname()[:2]
@@ -137,11 +139,11 @@ class Stack:
         self.scheduler.deaths.close()
         await self.log.close()
 
-    def _admitted(self, verdict: Admitted, position: int) -> None:
-        self.position = position
+    def _admitted(self, record: Record) -> None:
+        self.position = record.position
         if self.core.leads:
             self._leads.set()
-        self.gateway.live.admitted(verdict, position)
+        self.gateway.live.admitted(record)
 
     async def _stop_tasks(self) -> None:
         """Let what runs on our own nodes leave with its grace; its jobs wait for the next start."""
@@ -161,6 +163,14 @@ class Stack:
         for name in await self.gateway.live.read(lambda state: [each for each in names if state.node(each) is not None]):
             await self.gateway.intake.operation(NodeUncordoned(node=name, by="muster up"))
         places.say_drained(self.options.data, ())
+
+    async def _name_queues(self) -> None:
+        """The policy names the queues that `muster up` was told; the rest of it stays."""
+        queues = tuple(dict.fromkeys(("default", *self.options.queues)))
+        policy = await self.gateway.live.read(lambda state: state.policy)
+        if self.options.queues and policy.queues != queues:
+            event = PolicySet(policy=msgspec.structs.replace(policy, queues=queues), by="muster up --queue")
+            await self.gateway.intake.operation(event)
 
     def _snapshot(self) -> None:
         core = self.core

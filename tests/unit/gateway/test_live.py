@@ -15,6 +15,7 @@ from muster.gateway.live import Live
 from muster.gateway.polls import Polls
 from muster.gateway.problems import Refused
 from muster.log.admit import Admitted
+from muster.log.port import Record
 from tests.support.build import exited, group, job, node, ready, started
 from tests.unit.scheduler.driving import JOBS, NODES, OPERATIONS, Driver
 
@@ -47,7 +48,7 @@ class World:
         """Read it back."""
         verdict = self.core.follow(data)
         assert isinstance(verdict, Admitted)
-        self.live.admitted(verdict, verdict.head.number)
+        self.live.admitted(Record(verdict.head.number, data))
 
     def say(self, *inputs: Event) -> None:
         """A whole cycle, and those that follow from it."""
@@ -121,13 +122,14 @@ async def test_every_change_of_what_a_node_is_to_hold_is_told_to_it() -> None:
         assert told is not None, f"nothing was told of {inputs}"
         return [task.phase for task in told.tasks]
 
-    assert await changed(job("a", grace_us=60_000_000)) == ["prepare"]
-    assert await changed(ready("a", port=4000)) == ["run"]
-    world.say(started("a"))
-    assert await changed(JobCancelRequested(job="a")) == ["stop"]
-    assert await changed(exited("a", code=-15)) == []
-    assert await changed(job("b")) == ["prepare"]
-    assert await changed(node("n0", boot="b2")) != ["run"]
+    assert await changed(job("a", group(count=2), grace_us=60_000_000)) == ["prepare", "prepare"]
+    assert await changed(ready("a", 0, port=4000), ready("a", 1)) == ["run", "run"]
+    world.say(started("a", 0), started("a", 1))
+    assert await changed(JobCancelRequested(job="a")) == ["stop", "stop"]
+    assert await changed(exited("a", 0, code=-15)) == ["stop"]
+    assert await changed(exited("a", 1, code=-15)) == []
+    assert await changed(job("b")) == ["run"]
+    assert await changed(node("n0", boot="b2"))
 
 
 async def test_the_meeting_point_is_rank_0_once_the_gang_was_started() -> None:
