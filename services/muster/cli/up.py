@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.output import OK, USAGE, Failure, errors
+from muster.doors.origin import is_name
 from muster.up import places
 
 app = typer.Typer(add_completion=False)
@@ -30,6 +31,10 @@ def up(
     devices: Annotated[
         str, typer.Option("--devices", metavar="8xH100-80GB", help="Simulated devices for each agent, instead of the real ones.")
     ] = "",
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="NAME", help="A queue beside `default`; several times. Without, those of the log stay."),
+    ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Require tokens on loopback too.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="If another one runs on the folder, wait until it ends.")] = False,
     stop_tasks: Annotated[
@@ -45,12 +50,15 @@ def up(
 
     Examples: muster up
 
-    muster up --agents 2 --devices 8xH100-80GB --data /tmp/muster
+    muster up --agents 2 --devices 8xH100-80GB --queue gpu --data /tmp/muster
     """
     from muster.up.parent import Lock, Parent, wait_for_lock
 
     if agents > 1 and not devices:
         raise Failure("several agents on one machine would all offer the same devices: say --devices, such as 8xH100-80GB", USAGE)
+    for name in queue or ():
+        if not is_name(name):
+            raise Failure(f"--queue {name!r}: lower-case letters, digits, - and . make the name of a queue, at most 63", USAGE)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="muster: %(message)s")
     own = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower())[:50].strip("-") or "node"
     names = () if no_agent else (own,) if agents == 1 else tuple([f"{own}-{number}" for number in range(agents)])
@@ -60,6 +68,7 @@ def up(
         port=port,
         devices=devices,
         names=names,
+        queues=tuple(queue or ()),
         tokens=tokens,
         stop_tasks=stop_tasks,
     )
