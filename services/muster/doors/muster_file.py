@@ -30,6 +30,8 @@ def read_job_file(documents: list[Value], origin: Origin) -> list[JobSubmitted]:
         DoorError: with the place of what is wrong.
     """
     entries = [entry for document in documents for entry in document.several()]
+    if not entries:
+        raise documents[0].error("holds no job: a list of jobs must have one")
     if len(entries) > JOBS_MAX:
         raise entries[JOBS_MAX].error(f"is beyond the {JOBS_MAX} jobs that one file may hold")
     return [_job(entry, origin) for entry in entries]

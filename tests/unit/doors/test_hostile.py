@@ -93,6 +93,7 @@ def test_a_damaged_file_is_opened_or_its_error_has_a_place(data: bytes) -> None:
 @example(b"\xef\xbb\xbfname: a\n")
 @example(b"%YAML 9.9\n---\n")
 @example(b"\r(")
+@example(b"[]")
 def test_any_bytes_are_opened_or_their_error_has_a_place(data: bytes) -> None:
     opens_or_says_where(data)
 

@@ -105,6 +105,7 @@ def test_a_file_holds_documents_or_lists_in_yaml_or_json() -> None:
         ("", "1: file", "is empty"),
         ("--- {}\n", "1: file", "no name"),
         ("hello\n", "1: file", "must be a job"),
+        ("---\n[]\n", "2: file", "holds no job"),
         ("gpus: 1\n", "1: file", "has no name"),
         ("name: A\n", "1: name", "lower-case"),
         ("name: a\ngpu: 1\n", "2: gpu", "is unknown: a job knows name, user"),
