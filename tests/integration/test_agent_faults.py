@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.cli.main import run
 from tests.support.agents import Gateway, Node, lives, node, sleepers, task, until
 
 COUNT = 'echo run >> "$0"; '
@@ -188,6 +189,23 @@ def test_what_is_assigned_to_another_boot_is_not_begun(tmp_path: Path) -> None:
         gateway.boot = ""
         gateway.reaches("exited")
         assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--node", "Not_A_Name"), "Not_A_Name is no name of a node"),
+        (("--gateway", "10.0.0.1:8470"), "10.0.0.1:8470 is no gateway's address: http://HOST:PORT would be"),
+        (("--devices", "many"), "many is no description of devices"),
+        (("--runtime", "vm"), "there is no runtime vm; there are container, process"),
+        (("--label", "rack"), "the label rack is not KEY=VALUE"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert run(["agent", "--data", str(tmp_path), *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_two_agents_on_one_folder_are_one_too_many(tmp_path: Path) -> None:

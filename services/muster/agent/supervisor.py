@@ -389,7 +389,14 @@ class Supervisor:
 
     def _say(self, phase: str) -> None:
         here = process(os.getpid())
-        value = {"phase": phase, "supervisor": os.getpid(), "began": here.started if here else 0, "main": self.main}
+        first = process(self.main) if self.main else None
+        value = {
+            "phase": phase,
+            "supervisor": os.getpid(),
+            "began": here.started if here else 0,
+            "main": self.main,
+            "main_began": first.started if first else 0,
+        }
         path = self._path("status")
         if os.path.exists(path):
             write_slot(path, value)
@@ -401,12 +408,22 @@ class Supervisor:
         poke(self.spec["notify"], os.path.basename(self.folder).encode() + b"\n")
 
     def _write_end(self) -> None:
+        if self.code == KILL_CODE and not self.reason and self._out_of_memory():
+            self.reason = "out of memory: it took more than it asked for"
         lost = sum(stream.lost for stream in self.every_stream)
         if lost:
             why = next(stream.why for stream in self.every_stream if stream.lost)
             self.reason = "; ".join(filter(None, [self.reason, f"{lost} bytes of output are lost: {why}"]))
         write_end(self.folder, self.code or 0, self.reason, self.blame)
         self._tell()
+
+    def _out_of_memory(self) -> bool:
+        """Whether the kernel killed something because of the task's own limit of memory."""
+        try:
+            with open(os.path.join(self.spec.get("cgroup") or "/nowhere", "memory.events")) as file:
+                return any(line.startswith("oom_kill ") and int(line.split()[1]) for line in file)
+        except OSError:
+            return False
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)

@@ -45,6 +45,8 @@ LIMIT_SLACK_US: Final = 5_000_000
 """A time limit is the scheduler's to enforce; supervisors do it so much later, where the scheduler cannot."""
 SPARES: Final = 2
 """So many supervisors wait for a task: starting one takes longer than all else that a start needs."""
+SEEN_US: Final = 10_000_000
+"""So soon after a supervisor was seen alive, the number of its task's session is not given out again."""
 BIRTH_US: Final = 15_000_000
 """So long a supervisor may take until it has its folder's lock."""
 SUPERVISE: Final = (
@@ -75,6 +77,7 @@ class LocalTask:
         "port",
         "preparing",
         "reason",
+        "seen_us",
         "since_us",
         "stopping",
         "task",
@@ -97,6 +100,8 @@ class LocalTask:
         """Whether it was told to run."""
         self.stopping = False
         self.since_us = now_us()
+        self.seen_us = -SEEN_US
+        """When its supervisor was last known to live."""
         self.verdict: tuple[int, str, str] | None = None
         """The end that this agent decided on; the supervisor's word says only when."""
 
@@ -418,6 +423,7 @@ class Tasks:
         status = read_slot(str(folder / "status"))
         if _held(folder / "lock"):
             if status is not None:
+                local.seen_us = now_us()
                 now = process(status["supervisor"])
                 if now is not None and now.state == "T" and now.started == status["began"]:
                     send(now, signal.SIGCONT)
@@ -430,7 +436,7 @@ class Tasks:
         self._orphans = True
         if self.groups.members(local.name):
             kill_group(str(self.groups.root / local.name) if self.groups.root else "")
-        killed = kill_marked(f"MUSTER_TASK={self._mark(local)}".encode(), status["main"] if status else 0)
+        killed = kill_marked(f"MUSTER_TASK={self._mark(local)}".encode(), _session(local, status) if status else 0)
         if not killed and not self.groups.members(local.name):
             self._end(local, KILL_CODE, "the supervisor died", "node")
             self.groups.remove(local.name)
@@ -529,6 +535,15 @@ def _report(local: LocalTask) -> TaskReport:
         blame=local.blame,  # type: ignore[arg-type]  # "", "job" or "node"
         reason=local.reason,
     )
+
+
+def _session(local: LocalTask, status: dict[str, Any]) -> int:
+    """The session of the task's first process, 0 where that number may mean another session by now."""
+    main = int(status["main"])
+    leader = process(main) if main else None
+    if leader is not None:
+        return main if leader.started == status["main_began"] else 0
+    return main if now_us() < local.seen_us + SEEN_US else 0
 
 
 def _read_end(folder: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.output import OK, UNREADABLE, Failure, console
+from muster.events.base import NAME_PATTERN
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -66,6 +67,11 @@ def agent(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="agent: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     name = node or own_name()
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise Failure(f"{name} is no name of a node: lower-case letters, digits, dots and dashes, at most 63, would be")
+    place = urllib.parse.urlsplit(gateway)
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise Failure(f"{gateway} is no gateway's address: http://HOST:PORT would be")
     options = Options(
         gateway=gateway.rstrip("/"),
         node=name,

@@ -1,12 +1,14 @@
 """What a node says it has, who it is, and which limits it can keep."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml  # type: ignore[import-untyped]  # it has no types
 import pytest
 
 from muster.agent.cgroup import Groups
 from muster.agent.home import Fault, Home, HomeTaken, read_faults, write_fault
-from muster.agent.inventory import BadDevices, model_name, numa_of, simulated, take
+from muster.agent.inventory import BadDevices, _gpus, model_name, numa_of, simulated, take
 from muster.agent.slots import now_us, read_slot
 
 
@@ -56,6 +58,69 @@ def test_what_describes_no_devices_is_refused_by_name(text: str) -> None:
 )
 def test_a_product_has_a_short_name(product: str, model: str) -> None:
     assert model_name(product) == model
+
+
+class Nvml:
+    """As much of NVML as an inventory asks for: eight GPUs, of which each four are joined by NVLink, the last one cut in two."""
+
+    NVMLError = RuntimeError
+    NVML_DEVICE_MIG_ENABLE = 1
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 8
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return (index + 3) % 8  # not in the order of their addresses
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:{handle:02X}:00.0".encode())
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"MIG-{handle}" if handle >= 100 else f"GPU-{handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(total=(40 if handle >= 100 else 80) << 30)
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        if handle < 7:
+            raise RuntimeError("Not Supported")
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> int:
+        if index > 1:
+            raise RuntimeError("Not Found")
+        return 100 + index
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, capability: int) -> int:
+        return 0 if one // 4 == other // 4 else 1
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
+        return 40
+
+
+def test_gpus_are_listed_as_cuda_counts_them_with_their_islands_and_slices() -> None:
+    devices, visible = _gpus(Nvml())
+    assert [device.uuid for device in devices] == [*(f"GPU-{index}" for index in range(7)), "MIG-100", "MIG-101"]
+    assert visible == ["0", "1", "2", "3", "4", "5", "6", "MIG-100", "MIG-101"]
+    assert [device.island for device in devices] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert [device.model for device in devices] == ["H100"] * 7 + ["H100-mig"] * 2
+    assert [device.memory_mib for device in devices] == [81_920] * 7 + [40_960] * 2
+
+
+def test_what_is_called_of_nvml_is_there() -> None:
+    called = [name for name in dir(Nvml) if name.startswith(("nvml", "NVML"))]
+    assert len(called) == 15
+    more = ["nvmlInit", "nvmlShutdown", "nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlDeviceRegisterEvents"]
+    more += ["nvmlDeviceGetHandleByUUID", "nvmlEventTypeXidCriticalError", "NVMLError_Timeout"]
+    assert [name for name in called + more if not hasattr(pynvml, name)] == []
 
 
 def test_this_machine_has_something(tmp_path: Path) -> None:

@@ -208,6 +208,19 @@ def test_what_the_runtime_wants_is_run_at_the_end(tmp_path: Path, made: list[Sup
     assert (tmp_path / "cleaned").exists()
 
 
+def test_an_end_for_want_of_memory_is_named(tmp_path: Path, made: list[Supervised]) -> None:
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / "memory.events").write_text("low 0\nmax 9\noom 1\noom_kill 1\noom_group_kill 0\n")
+    made.append(task := Supervised(tmp_path / "t", cgroup=str(group)))
+    task.run("sh", "-c", "kill -KILL $$")
+    assert task.end()["reason"] == "out of memory: it took more than it asked for"
+    (group / "memory.events").write_text("oom_kill 0\n")
+    made.append(other := Supervised(tmp_path / "u", cgroup=str(group)))
+    other.run("sh", "-c", "kill -KILL $$")
+    assert other.end()["reason"] == ""
+
+
 def test_a_launch_that_cannot_be_read_is_blamed_on_the_node(tmp_path: Path, made: list[Supervised]) -> None:
     made.append(task := Supervised(tmp_path / "t"))
     (task.folder / "launch.json").write_text("{")
