@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,7 +14,9 @@ import pytest
 from muster.slurm.install import install
 from muster.up.places import running
 
-ENDS_S = 60
+ENDS_S = 180
+TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=Deep_Learning
 #SBATCH --gres=gpu:4
@@ -122,3 +125,12 @@ def test_a_drained_node_takes_nothing_until_it_is_uncordoned(stack: Stack) -> No
     assert stack.run("sinfo", "-h", "-n", node, "-o", "%T") == "drained\n"
     stack.muster("uncordon", node)
     assert stack.run("sinfo", "-h", "-n", node, "-o", "%T") == "idle\n"
+
+
+def test_every_command_of_the_documentation_runs(stack: Stack) -> None:
+    node = json.loads(stack.muster("nodes", "--json"))["nodes"][0]["node"]
+    assert len(COMMANDS) == 21
+    for line in COMMANDS:
+        if line.startswith("muster "):
+            line = f'"{sys.executable}" -m muster.cli {line.removeprefix("muster ").replace("vm-0", node)}'
+        stack.run("bash", "-c", line)

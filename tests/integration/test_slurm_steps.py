@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = (sys.executable, "-P", "-m", "muster.slurm")
-ENDS_S = 30
+ENDS_S = 120
 
 Job = Callable[[str], "Running"]
 

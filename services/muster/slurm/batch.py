@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def _run(command: list[str]) -> int:
-    folder = Path(tempfile.mkdtemp(prefix="muster-slurm-"))
+    folder = Path(tempfile.mkdtemp(prefix="muster-slurm-", dir=_task_folder()))
     lines: list[asyncio.StreamWriter] = []
     server = None
     try:
@@ -57,6 +57,12 @@ async def _run(command: list[str]) -> int:
         if server is not None:
             server.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _task_folder() -> str | None:
+    """The task's own folder, which goes with the task, however that ends; None for the usual place."""
+    hostfile = os.environ.get("MUSTER_HOSTFILE", "")
+    return os.path.dirname(hostfile) if hostfile and os.access(os.path.dirname(hostfile), os.W_OK) else None
 
 
 def parts() -> int:

@@ -3,6 +3,8 @@
 import getpass
 
 from muster.cli.output import Failure
+from muster.doors.names import element_index
+from muster.doors.origin import slug
 from muster.slurm.cell import open_gateway, split_element
 from muster.slurm.options import FLAG, Option, parse
 from muster.slurm.say import Refused, note, say
@@ -37,9 +39,9 @@ def main(arguments: list[str]) -> int:
         return 0
     for sentence in parsed.ignored:
         note("scancel", sentence)
-    name = values.get("name", values.get("jobname", ""))
-    user = getpass.getuser() if "me" in values else values.get("user", "")
-    queue, state = values.get("partition", ""), values.get("state", "")
+    name = slug(values.get("name", values.get("jobname", "")))
+    user = slug(getpass.getuser() if "me" in values else values.get("user", ""))
+    queue, state = slug(values.get("partition", "")), values.get("state", "")
     if not parsed.rest and not (name or user or queue or state):
         raise Refused("no job was named: give an id, or -u, -n, -p or -t")
     phases = [phase for phase, names in STATES.items() if not state or state.upper() in (*names, phase.upper())]
@@ -69,8 +71,6 @@ def main(arguments: list[str]) -> int:
 
 def _instance(environment: dict[str, str], element: int | None, count: int) -> int | None:
     """The number of the instance that has this index in the array."""
-    from muster.doors.names import element_index
-
     if element is None:
         return None
     found = [instance for instance in range(count) if element_index(environment, instance) == element]

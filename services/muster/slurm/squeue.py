@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from muster.doors.hostlist import compress
+from muster.doors.names import DOOR, element_index
+from muster.doors.origin import slug
 from muster.gateway.shown import InstanceShown, JobRow
 from muster.slurm.cell import find_job, open_gateway, split_element
 from muster.slurm.formats import Field, print_long, print_rows
@@ -90,6 +92,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     nodes: tuple[str, ...]
     limit_us: int | None
+    name: str
+    partition: str
+    cpus: int
+    parts: int
+    """On how many nodes a Slurm script thinks that it is; 0 for other jobs."""
     command: str
     directory: str
 
@@ -126,11 +133,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _lines(values: dict[str, str]) -> list[Line]:
-    users = _list(values.get("user", values.get("users", "")))
-    if "me" in values:
-        users = [getpass.getuser()]
+    users = [slug(name) for name in _list(getpass.getuser() if "me" in values else values.get("user", values.get("users", "")))]
     ids = _list(values.get("job", values.get("jobs", "")))
-    names, queues = _list(values.get("name", "")), _list(values.get("partition", ""))
+    names = [slug(name) for name in _list(values.get("name", ""))]
+    queues = [slug(name) for name in _list(values.get("partition", ""))]
     states = _states(values.get("states", ""))
     nodes = _list(values.get("nodelist", ""))
     found: list[Line] = []
@@ -161,8 +167,6 @@ def _lines(values: dict[str, str]) -> list[Line]:
 
 def lines_of(shown: Any, now_us: int) -> list[Line]:
     """The lines of a job; those of an array one an element."""
-    from muster.doors.names import element_index
-
     lines = []
     for element in shown.elements:
         tasks = element.attempt.tasks if element.attempt is not None else ()
@@ -175,6 +179,10 @@ def lines_of(shown: Any, now_us: int) -> list[Line]:
                 now_us=now_us,
                 nodes=tuple(dict.fromkeys(task.node for task in tasks)),
                 limit_us=shown.request.time_limit_us,
+                name=shown.run.environment.get("SLURM_JOB_NAME", shown.job.name),
+                partition=shown.run.environment.get("SLURM_JOB_PARTITION", shown.job.queue),
+                cpus=sum(group.count * group.cpu_milli for group in shown.request.groups) // 1000,
+                parts=shown.job.tasks if shown.run.environment.get(DOOR) == "slurm" else 0,
                 command=" ".join(shown.run.command[:2]),
                 directory=shown.run.directory,
             )
@@ -257,8 +265,8 @@ FIELDS: dict[str, Field[Line]] = {
     "A": ("JOBID", lambda line: line.job.job),
     "F": ("ARRAY_JOB_ID", lambda line: line.job.job),
     "K": ("ARRAY_TASK_ID", lambda line: line.index if line.array else "N/A"),
-    "P": ("PARTITION", lambda line: line.job.queue),
-    "j": ("NAME", lambda line: line.job.name),
+    "P": ("PARTITION", lambda line: line.partition),
+    "j": ("NAME", lambda line: line.name),
     "u": ("USER", lambda line: line.job.user),
     "U": ("USER", lambda line: line.job.user),
     "a": ("ACCOUNT", lambda line: line.job.queue),
@@ -272,9 +280,9 @@ FIELDS: dict[str, Field[Line]] = {
             span(line.limit_us - (line.now_us - _started(line) if _started(line) else 0)) if line.limit_us else "UNLIMITED"
         ),
     ),
-    "D": ("NODES", lambda line: len(line.nodes) or line.job.tasks),
+    "D": ("NODES", lambda line: line.parts or len(line.nodes) or line.job.tasks),
     "n": ("TASKS", lambda line: line.job.tasks),
-    "C": ("CPUS", lambda line: line.job.tasks),
+    "C": ("CPUS", lambda line: line.cpus),
     "b": ("TRES_PER_NODE", lambda line: f"gres/gpu:{line.job.gpus // max(1, line.job.tasks)}" if line.job.gpus else "N/A"),
     "R": ("NODELIST(REASON)", _where),
     "r": ("REASON", _reason),
