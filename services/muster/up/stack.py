@@ -172,14 +172,6 @@ class Stack:
             event = PolicySet(policy=msgspec.structs.replace(policy, queues=queues), by="muster up --queue")
             await self.gateway.intake.operation(event)
 
-    async def _name_queues(self) -> None:
-        """The policy names the queues that `muster up` was told; the rest of it stays."""
-        queues = tuple(dict.fromkeys(("default", *self.options.queues)))
-        policy = await self.gateway.live.read(lambda state: state.policy)
-        if self.options.queues and policy.queues != queues:
-            event = PolicySet(policy=msgspec.structs.replace(policy, queues=queues), by="muster up --queue")
-            await self.gateway.intake.operation(event)
-
     def _snapshot(self) -> None:
         core = self.core
         if core.pending is None and self.snapshots.due(core.head.number):
