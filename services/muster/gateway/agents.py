@@ -3,6 +3,7 @@
 import time
 from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import Parameter
 
@@ -12,7 +13,7 @@ from muster.events.codec import Malformed, decode_report
 from muster.events.levels import NodeReport
 from muster.gateway.context import Gateway, answered, of
 from muster.gateway.described import TakingBytes, returns, taking
-from muster.gateway.guard import caller
+from muster.gateway.guard import Caller, caller
 from muster.gateway.problems import Refused, malformed
 
 REFUSE_S: Final = 20.0
@@ -31,19 +32,26 @@ Any3 = Request[Any, Any, Any]
 )
 async def report(request: Any3, name: str) -> Response[bytes]:
     """Answered when what is new in it is durable: then the node's tasks may run on for `lease_us` from when it was sent."""
-    caller(request).require_node(name)
-    body = await request.body()
+    return answered(await take(of(request), caller(request), name, await request.body()), 202)
+
+
+async def take(gateway: Gateway, who: Caller, name: str, body: bytes) -> bytes:
+    """Take a report; the answer as JSON, once what is new in it is durable.
+
+    Raises:
+        Refused: it is none, or not this node's, or another agent has the name.
+    """
+    who.require_node(name)
     try:
         said = decode_report(body)
     except Malformed as error:
         raise malformed(error) from None
     if said.node != name:
         raise Refused(422, f"node: the report is of {said.node!r}, and came as one of {name[:64]!r}", field="node")
-    gateway = of(request)
     await gateway.live.read(lambda state: _claim(gateway, state, said))
     gateway.heard[name] = (said.uid, time.monotonic())
     await gateway.intake.report(body, name)
-    return answered(await gateway.live.read(lambda state: _report_answer(gateway, state, said)), 202)
+    return msgspec.json.encode(await gateway.live.read(lambda state: _report_answer(gateway, state, said)))
 
 
 @get(

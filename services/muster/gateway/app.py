@@ -13,6 +13,7 @@ from muster.events.codec import Malformed
 from muster.gateway import agents, cluster, jobs, problems, streams
 from muster.gateway.context import Gateway
 from muster.gateway.described import Document
+from muster.gateway.direct import Direct
 from muster.gateway.guard import Guard
 from muster.gateway.tokens import Tokens
 
@@ -55,7 +56,7 @@ def litestar(gateway: Gateway | None) -> Litestar:
 
 def application(gateway: Gateway, tokens: Tokens, required: bool) -> ASGIApp:
     """The application as it is served. `required`: whether every request needs a token."""
-    return Guard(litestar(gateway), tokens, required)
+    return Guard(litestar(gateway), Direct(gateway), tokens, required)
 
 
 def _quiet(config: AppConfig) -> AppConfig:

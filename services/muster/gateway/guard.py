@@ -5,12 +5,12 @@ away, by the names that it calls us and that it comes from. Elsewhere a request 
 """
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from muster.agent.protocol import Problem
 from muster.cluster.jobs import Job
 from muster.gateway import problems
 from muster.gateway.problems import Refused
@@ -88,11 +88,16 @@ class Caller:
             raise Refused(403, f"this token speaks for {', '.join(self.token.nodes)}, not for {node}")
 
 
+Direct = Callable[[Any, Receive, Send, Caller], Awaitable[bool]]
+
+
 class Guard:
     """An ASGI application around the gateway's."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, required: bool) -> None:
+    def __init__(self, app: ASGIApp, direct: Direct, tokens: Tokens, required: bool) -> None:
+        """`direct` answers a request itself where it is one of its own."""
         self._app = app
+        self._direct = direct
         self._tokens = tokens
         self._required = required
         self._local = Caller(None)
@@ -113,7 +118,9 @@ class Guard:
                 raise Refused(429, "too many requests with this token; slow down", headers={"Retry-After": "1"})
             _check_size(scope["path"], headers)
         except Refused as error:
-            await _answer(error.problem, error.headers, send)
+            await answer(send, error.problem.status, problems.body(error.problem), problems.PROBLEM, error.headers)
+            return
+        if await self._direct(scope, receive, send, caller):
             return
         scope[CALLER] = caller  # type: ignore[typeddict-unknown-key]  # a key of our own
         await self._app(scope, receive, send)
@@ -167,9 +174,12 @@ def _check_size(path: str, headers: dict[bytes, bytes]) -> None:
         raise Refused(413, f"the body has {length.decode('latin-1')[:20]} bytes; at most {most} are taken here")
 
 
-async def _answer(problem: Problem, headers: dict[str, str], send: Send) -> None:
-    content = problems.body(problem)
-    listed = [(b"content-type", problems.PROBLEM.encode()), (b"content-length", str(len(content)).encode())]
-    listed += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": listed})
+async def answer(
+    send: Send, status: int, content: bytes, media_type: str = "application/json", headers: dict[str, str] | None = None
+) -> None:
+    """Send a whole answer."""
+    listed = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(content))]
+    if headers:
+        listed += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": listed})
     await send({"type": "http.response.body", "body": content, "more_body": False})

@@ -13,7 +13,7 @@ from muster.events.base import InstanceIndex, Priority
 from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.gateway import shown
-from muster.gateway.context import answered, job_of, of, only
+from muster.gateway.context import Gateway, answered, job_of, of, only
 from muster.gateway.described import returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.history import Question
@@ -71,12 +71,7 @@ Any3 = Request[Any, Any, Any]
 )
 async def submit(request: Any3) -> Response[bytes]:
     """Answered when the submission is durable. The same id again gets the same answer, and is no second job."""
-    who = caller(request)
-    who.require("submit", "operate")
-    submission = await _submit(request, who, await request.body())
-    if submission.state == "refused":
-        raise Refused(422, submission.reason)
-    return answered(Submitted(job=submission.job, cycle=submission.cycle), 202)
+    return answered(await take(of(request), caller(request), await request.body()), 202)
 
 
 @post(
@@ -102,12 +97,12 @@ async def submit_many(request: Any3) -> Response[bytes]:
             taken.append(_decode(bytes(body)))
         except Malformed as error:
             raise Refused(422, f"[{place}]: {error}", field=f"[{place}]") from None
-    for event, _ in taken:
-        _allow(request, who, event, len(taken))
     gateway = of(request)
+    for event, _ in taken:
+        _allow(gateway, who, event, len(taken))
     waiting = [gateway.intake.begin_job(data, event.job) for event, data in taken]
     await gateway.intake.durable(waiting)
-    return answered(msgspec.json.encode([await _became(request, who, event.job) for event, _ in taken]), 202)
+    return answered(msgspec.json.encode([await _became(gateway, who, event.job) for event, _ in taken]), 202)
 
 
 @get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
@@ -115,7 +110,7 @@ async def submission(request: Any3, job: str) -> Response[bytes]:
     """Whether the submission with this id was recorded, in which cycle, or why it was refused."""
     who = caller(request)
     who.require("submit", "operate", "read")
-    return answered(await _became(request, who, job))
+    return answered(await _became(of(request), who, job))
 
 
 @get("/jobs", responses=returns(shown.JobList, 200, 404), summary="List jobs")
@@ -186,14 +181,23 @@ async def _say(request: Any3, event: JobCancelRequested | JobReprioritised) -> R
     return answered(Accepted(cycle=gateway.live.feed.number), 202)
 
 
-async def _submit(request: Any3, who: Caller, body: bytes) -> Submission:
+async def take(gateway: Gateway, who: Caller, body: bytes) -> bytes:
+    """Take a submission; the answer as JSON, once it is durable.
+
+    Raises:
+        Refused: it is none, may not be made, or was refused when it was recorded.
+    """
+    who.require("submit", "operate")
     try:
         event, data = _decode(body)
     except Malformed as error:
         raise malformed(error) from None
-    _allow(request, who, event, 1)
-    await of(request).intake.job(data, event.job)
-    return await _became(request, who, event.job)
+    _allow(gateway, who, event, 1)
+    await gateway.intake.job(data, event.job)
+    became = await _became(gateway, who, event.job)
+    if became.state == "refused":
+        raise Refused(422, became.reason)
+    return msgspec.json.encode(Submitted(job=became.job, cycle=became.cycle))
 
 
 def _decode(body: bytes) -> tuple[JobSubmitted, bytes]:
@@ -211,7 +215,7 @@ def _decode(body: bytes) -> tuple[JobSubmitted, bytes]:
     return event, data
 
 
-def _allow(request: Any3, who: Caller, event: JobSubmitted, count: int) -> None:
+def _allow(gateway: Gateway, who: Caller, event: JobSubmitted, count: int) -> None:
     """Refuse what the token does not allow: another's name, another queue, starving others.
 
     Raises:
@@ -225,7 +229,6 @@ def _allow(request: Any3, who: Caller, event: JobSubmitted, count: int) -> None:
     if token.queues and event.queue not in token.queues:
         raise Refused(403, f"queue: this token submits to {', '.join(token.queues)}, not to {event.queue}", field="queue")
     _allow_priority(who, event.request.priority, "request.priority")
-    gateway = of(request)
     if gateway.live.recorded(event.job) is None:
         open_jobs = gateway.live.books.open.get(event.user, 0)
         if open_jobs + count > token.jobs_max:
@@ -239,13 +242,13 @@ def _allow_priority(who: Caller, priority: int, field: str) -> None:
         raise Refused(403, f"{field}: this token allows priorities up to {token.priority_max}, not {priority}", field=field)
 
 
-async def _became(request: Any3, who: Caller, job: str) -> Submission:
+async def _became(gateway: Gateway, who: Caller, job: str) -> Submission:
     """What the log says of a submission.
 
     Raises:
         Refused: 404, nothing; 409, the id is another's.
     """
-    live = of(request).live
+    live = gateway.live
     found = live.recorded(job)
     if found is None:
         found = await live.read(lambda state: _recorded(state, job))

@@ -16,6 +16,7 @@ from muster.agent.protocol import Problem
 from muster.events.codec import Malformed
 
 PROBLEM: Final = "application/problem+json"
+FAILED: Final = "the gateway failed; its log says how"
 
 logger = logging.getLogger(__name__)
 
@@ -72,4 +73,4 @@ def on_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
 def on_failure(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """A fault of ours: the log of the process says more than the answer does."""
     logger.error("%s %s", request.method, request.url.path, exc_info=error)
-    return respond(Problem(title="Internal Server Error", status=500, detail="the gateway failed; its log says how"))
+    return respond(Problem(title="Internal Server Error", status=500, detail=FAILED))
