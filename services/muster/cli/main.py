@@ -17,7 +17,7 @@ from muster.cluster.check import BrokenInvariant
 from muster.events.codec import UnknownKind
 from muster.log.errors import OperatingError
 
-COMMANDS = {  # a module; behind a colon what the command is called there, where that is not `app`
+COMMANDS = {
     "up": "muster.cli.up",
     "simulate": "muster.cli.simulate",
     "scenario": "muster.cli.scenario",
@@ -32,10 +32,10 @@ COMMANDS = {  # a module; behind a colon what the command is called there, where
     "nodes": "muster.cli.nodes",
     "logs": "muster.cli.logs",
     "cancel": "muster.cli.cancel",
-    "cordon": "muster.cli.operations:cordon_app",
-    "uncordon": "muster.cli.operations:uncordon_app",
-    "drain": "muster.cli.operations:drain_app",
-    "fence": "muster.cli.operations:fence_app",
+    "cordon": "muster.cli.operations",
+    "uncordon": "muster.cli.operations",
+    "drain": "muster.cli.operations",
+    "fence": "muster.cli.operations",
     "top": "muster.cli.top",
     "slurm": "muster.cli.slurm",
     "log": "muster.cli.log",
@@ -55,14 +55,14 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of the table."""
-        return [name for name, place in COMMANDS.items() if importlib.util.find_spec(place.partition(":")[0])]
+        return [name for name, module in COMMANDS.items() if importlib.util.find_spec(module)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        app: typer.Typer = getattr(importlib.import_module(module), attribute or "app")
+        module = importlib.import_module(COMMANDS[cmd_name])
+        app: typer.Typer = getattr(module, f"{cmd_name}_app", None) or module.app  # a file may hold several commands
         command = typer.main.get_group(app) if cmd_name in GROUPS else typer.main.get_command(app)
         command.name = cmd_name
         return command

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
 import yaml
 from typer.core import TyperCommand
 
+from muster.cli import submit_flags as flags
 from muster.cli.gateway_client import Gateway, Submission, Where, new_id
 from muster.cli.output import UNREADABLE, USAGE, Failure, Json, errors, print_json
 from muster.cli.waiting import follow, wait
@@ -35,10 +36,6 @@ LEFT_OUT = ("_", "SHLVL", "PWD", "OLDPWD", "TERM", "DISPLAY", "COLUMNS", "LINES"
 LEFT_OUT_BEGINNINGS = ("SLURM_", "MUSTER_", "SSH_", "DBUS_", "XDG_", "BASH_FUNC_")
 VALUE_MAX = 16_384
 
-_TASK = "What each task gets"
-_JOB = "The job"
-_RUN = "What runs"
-
 
 class Command(TyperCommand):
     """Keeps apart what stands behind `--`: that is a command, and what stands before are files."""
@@ -55,83 +52,73 @@ class Command(TyperCommand):
 app = typer.Typer(add_completion=False)
 
 
-def _option(name: str, metavar: str, about: str, panel: str) -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=about, show_default=False, rich_help_panel=panel)
+PLAIN = {
+    key: key
+    for key in (
+        "name",
+        "user",
+        "queue",
+        "priority",
+        "preemptible",
+        "array",
+        "max_retries",
+        "time_limit",
+        "grace",
+        "degraded_grace",
+        "success",
+        "count",
+        "cpu",
+        "memory",
+        "disk",
+        "gpus",
+        "gpu_share",
+        "gpu_memory",
+        "image",
+        "directory",
+        "output",
+        "error",
+    )
+} | {"min": "minimum"}
+"""Fields of a job file by the flags that say them as they are."""
 
 
 @app.command(cls=Command)
 def submit(
     ctx: typer.Context,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE...]",
-            help="Muster job files, Kubernetes manifests, Slurm scripts; - is standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[str | None, _option("name", "NAME", "What the job is called.", _JOB)] = None,
-    user: Annotated[str | None, _option("user", "NAME", "Whose job it is; else yours.", _JOB)] = None,
-    queue: Annotated[str | None, _option("queue", "NAME", "Where it waits.", _JOB)] = None,
-    priority: Annotated[int | None, _option("priority", "N", "Higher goes first, in its queue.", _JOB)] = None,
-    preemptible: Annotated[
-        bool | None,
-        typer.Option(
-            "--preemptible/--not-preemptible",
-            help="Whether a higher job may take its place.",
-            show_default=False,
-            rich_help_panel=_JOB,
-        ),
-    ] = None,
-    array: Annotated[int | None, _option("array", "N", "So many elements, each a whole instance.", _JOB)] = None,
-    max_retries: Annotated[int | None, _option("max-retries", "N", "How often a failed attempt is tried again.", _JOB)] = None,
-    time_limit: Annotated[
-        str | None, _option("time-limit", "SPAN", "From the start of an attempt: 90, 30m, 12h, 2d.", _JOB)
-    ] = None,
-    grace: Annotated[str | None, _option("grace", "SPAN", "From SIGTERM to SIGKILL.", _JOB)] = None,
-    degraded_grace: Annotated[
-        str | None, _option("degraded-grace", "SPAN", "How long a gang may run below its minimum.", _JOB)
-    ] = None,
-    success: Annotated[str | None, _option("success", "GROUP", "The group whose tasks decide the outcome.", _JOB)] = None,
-    labels: Annotated[list[str] | None, _option("label", "KEY=VALUE", "Whatever helps to find it again; repeat.", _JOB)] = None,
-    groups: Annotated[
-        list[str] | None, _option("group", "{name: ..}", "Tasks of one shape, as in a job file; repeat.", _JOB)
-    ] = None,
-    count: Annotated[int | None, _option("count", "N", "How many tasks: a gang.", _TASK)] = None,
-    minimum: Annotated[int | None, _option("min", "N", "With how many of them it may start.", _TASK)] = None,
-    cpu: Annotated[str | None, _option("cpu", "CORES", "Cores: 4, 500m.", _TASK)] = None,
-    memory: Annotated[str | None, _option("memory", "SIZE", "Memory: 16Gi.", _TASK)] = None,
-    disk: Annotated[str | None, _option("disk", "SIZE", "Space on the node's own disk.", _TASK)] = None,
-    gpus: Annotated[int | None, _option("gpus", "N", "Whole GPUs.", _TASK)] = None,
-    gpu_share: Annotated[str | None, _option("gpu-share", "SHARE", "A share of one GPU: 0.25.", _TASK)] = None,
-    gpu_memory: Annotated[
-        str | None, _option("gpu-memory", "SIZE", "The least memory of each GPU, or so much of one.", _TASK)
-    ] = None,
-    gpu_model: Annotated[
-        list[str] | None, _option("gpu-model", "MODEL", "The model; repeat in order of preference.", _TASK)
-    ] = None,
-    selector: Annotated[
-        list[str] | None, _option("selector", "KEY=VALUE", "A label that a node must have; or {key: .., op: ..}; repeat.", _TASK)
-    ] = None,
-    tolerations: Annotated[
-        list[str] | None, _option("toleration", "KEY=VALUE:EFFECT", "A taint that is put up with; repeat.", _TASK)
-    ] = None,
-    image: Annotated[str | None, _option("image", "IMAGE", "The container image.", _RUN)] = None,
-    environment: Annotated[
-        list[str] | None, _option("env", "NAME=VALUE", "A variable; NAME alone takes yours; repeat.", _RUN)
-    ] = None,
-    directory: Annotated[str | None, _option("directory", "PATH", "Where each task starts.", _RUN)] = None,
-    output: Annotated[str | None, _option("output", "PATH", "Where standard output goes, with %j, %x, %t ...", _RUN)] = None,
-    error: Annotated[str | None, _option("error", "PATH", "Where standard error goes.", _RUN)] = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            "--images", metavar="FILE", help="Commands that stand for images; else images.toml beside FILE.", rich_help_panel=_RUN
-        ),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="What cannot be honoured is an error.")] = False,
-    waits: Annotated[bool, typer.Option("--wait", help="Wait for the end; return the job's exit status.")] = False,
-    follows: Annotated[bool, typer.Option("--follow", help="Print rank 0's output as it comes, and wait.")] = False,
+    files: flags.Files = None,
+    name: flags.Name = None,
+    user: flags.User = None,
+    queue: flags.Queue = None,
+    priority: flags.Priority = None,
+    preemptible: flags.Preemptible = None,
+    array: flags.Array = None,
+    max_retries: flags.MaxRetries = None,
+    time_limit: flags.TimeLimit = None,
+    grace: flags.Grace = None,
+    degraded_grace: flags.DegradedGrace = None,
+    success: flags.Success = None,
+    labels: flags.Labels = None,
+    groups: flags.Groups = None,
+    count: flags.Count = None,
+    minimum: flags.Minimum = None,
+    cpu: flags.Cpu = None,
+    memory: flags.Memory = None,
+    disk: flags.Disk = None,
+    gpus: flags.Gpus = None,
+    gpu_share: flags.GpuShare = None,
+    gpu_memory: flags.GpuMemory = None,
+    gpu_model: flags.GpuModel = None,
+    selector: flags.Selector = None,
+    tolerations: flags.Tolerations = None,
+    image: flags.Image = None,
+    environment: flags.Environment = None,
+    directory: flags.Directory = None,
+    output: flags.Output = None,
+    error: flags.Error = None,
+    images: flags.Images = None,
+    strict: flags.Strict = False,
+    waits: flags.Waits = False,
+    follows: flags.Follows = False,
     json: Json = False,
     gateway: Where = "",
 ) -> int:
@@ -148,40 +135,7 @@ def submit(
 
     kubectl create --dry-run=client -o yaml -f job.yaml | muster submit -
     """
-    command = ctx.meta.get("muster.command", [])
-    said = {
-        "name": name,
-        "user": user,
-        "queue": queue,
-        "priority": priority,
-        "preemptible": preemptible,
-        "array": array,
-        "max_retries": max_retries,
-        "time_limit": time_limit,
-        "grace": grace,
-        "degraded_grace": degraded_grace,
-        "success": success,
-        "labels": _pairs(labels, "--label") or None,
-        "groups": _flow(groups, "--group") or None,
-        "count": count,
-        "min": minimum,
-        "cpu": cpu,
-        "memory": memory,
-        "disk": disk,
-        "gpus": gpus,
-        "gpu_share": gpu_share,
-        "gpu_memory": gpu_memory,
-        "gpu_model": gpu_model or None,
-        "selector": _selector(selector),
-        "tolerations": tolerations or None,
-        "image": image,
-        "environment": _variables(environment) or None,
-        "directory": directory,
-        "output": output,
-        "error": error,
-        "command": command or None,
-    }
-    said = {key: value for key, value in said.items() if value is not None}
+    said = _said(ctx.params, ctx.meta.get("muster.command", []))
     try:
         jobs, notices = read_jobs(files or [], said, images)
     except DoorError as wrong:
@@ -197,6 +151,21 @@ def submit(
         if waits or follows:
             return wait(to, [submission.job for submission in taken])
     return 0
+
+
+def _said(flags: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
+    """The fields that flags set, as a job file has them; those that nobody gave are left out."""
+    said = {key: flags[flag] for key, flag in PLAIN.items()}
+    said |= {
+        "labels": _pairs(flags["labels"], "--label"),
+        "groups": _flow(flags["groups"], "--group"),
+        "gpu_model": list(flags["gpu_model"] or ()),
+        "selector": _selector(flags["selector"]),
+        "tolerations": list(flags["tolerations"] or ()),
+        "environment": _variables(flags["environment"]),
+        "command": command,
+    }
+    return {key: value for key, value in said.items() if value not in (None, [], {})}
 
 
 def hand_in(gateway: Gateway, jobs: list[JobSubmitted], notices: tuple[Notice, ...], json: bool) -> list[Submission]:

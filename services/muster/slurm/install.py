@@ -8,11 +8,11 @@ from pathlib import Path
 from muster.slurm.__main__ import PROGRAMS
 
 
-def install(folder: Path, names: tuple[str, ...] = PROGRAMS) -> list[Path]:
+def install(folder: Path) -> list[Path]:
     """Write the wrappers; a file that is there is replaced. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in names:
+    for name in PROGRAMS:
         path = folder / name
         fresh = folder / f".{name}.{os.getpid()}"
         fresh.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m muster.slurm {name} "$@"\n')
