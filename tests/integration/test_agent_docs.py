@@ -54,6 +54,14 @@ def test_its_names_are_those_of_a_task() -> None:
     assert set(re.findall(r"`([A-Z][A-Z_]+)`", table)) == names
 
 
+def test_its_labels_are_those_of_a_node(tmp_path: Path) -> None:
+    with node(tmp_path, "--devices", "2xT4-16GB") as (gateway, _):
+        assert gateway.spec is not None
+        assert gateway.spec.spec is not None
+        labels = set(gateway.spec.spec.labels)
+        assert labels == set(re.findall(r"`((?:kubernetes\.io|nvidia\.com|muster)[./][a-z.]+)`", TEXT))
+
+
 def test_its_files_are_those_of_a_data_folder(tmp_path: Path) -> None:
     table = TEXT.split("| file | is |")[1].split("\n\n")[0]
     named = set(re.findall(r"^\| `([a-z.]+)/?", table, re.MULTILINE))

@@ -239,7 +239,7 @@ def test_an_agent_whose_name_another_has_runs_nothing_and_asks_again(tmp_path: P
 
 
 def test_a_gateway_that_forgot_the_node_is_told_again_what_it_has(tmp_path: Path) -> None:
-    with node(tmp_path) as (gateway, _):
+    with node(tmp_path, lease_us=3_000_000) as (gateway, _):
         gateway.spec = None
         gateway.known = False
         until(lambda: gateway.spec)

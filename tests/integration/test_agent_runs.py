@@ -47,7 +47,7 @@ def test_the_node_says_what_it_has(tmp_path: Path) -> None:
         spec = gateway.spec.spec
         assert [device.model for device in spec.devices] == ["H100"] * 8
         assert {device.memory_mib for device in spec.devices} == {80 * 1024}
-        assert spec.labels["rack"] == "r7"
+        assert (spec.labels["rack"], spec.rack, spec.zone) == ("r7", "r7", "")
         assert spec.labels["muster.address"] == "127.0.0.1"
         assert spec.cpu_milli >= 8 * 14_000
         assert {device.health for device in gateway.spec.devices} == {"healthy"}
@@ -176,7 +176,10 @@ def test_what_is_no_longer_named_is_killed_and_forgotten(tmp_path: Path) -> None
         assert agent.left() == []
 
 
-def test_what_forks_daemonises_and_ignores_signals_is_gone_before_the_end_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--no-cgroup",)])
+def test_what_forks_daemonises_and_ignores_signals_is_gone_before_the_end_is_reported(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
     escape = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -189,7 +192,7 @@ def test_what_forks_daemonises_and_ignores_signals_is_gone_before_the_end_is_rep
         "time.sleep(0.3)\n"
         "sys.exit(4)\n"
     )
-    with node(tmp_path) as (gateway, agent):
+    with node(tmp_path, *more) as (gateway, agent):
         gateway.assign(task("python3", "-c", escape))
         until(lambda: len(sleepers("1003")) == 5)
         ended = gateway.reaches("exited")

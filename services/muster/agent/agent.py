@@ -42,6 +42,8 @@ BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 REFUSED_S: Final = 2.0
 OBEYED_S: Final = 0.25
 """How soon a report says that an assignment was obeyed, if none does before: nobody waits for that word alone."""
+PLACES: Final = ("zone", "block", "rack", "nvlink_domain")
+"""Labels that say where the node stands are its place in the topology as well."""
 STRANGER_S: Final = 0.2
 """How soon to ask again when the log does not know the node yet."""
 SWEEP_EVERY: Final = 3600
@@ -241,7 +243,8 @@ class Agent:
         while True:
             self.tasks.check()
             self.tasks.keep_spares()
-            if self.health.news():
+            if self.health.news() or self.tasks.forgot:
+                self.tasks.forgot = False
                 self.changed.set()
             if count % SWEEP_EVERY == 0:
                 outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known})
@@ -296,6 +299,7 @@ class Agent:
             found.spec,
             cpu_milli=options.cpu_milli or found.spec.cpu_milli,
             memory_mib=options.memory_mib or found.spec.memory_mib,
+            **{name: options.labels[name] for name in PLACES if name in options.labels},
         )
         return msgspec.structs.replace(found, spec=spec)
 

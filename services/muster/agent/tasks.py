@@ -135,6 +135,8 @@ class Tasks:
         self.known: dict[TaskKey, LocalTask] = {}
         self.to_prepare: list[LocalTask] = []
         """Tasks whose runtime must get something first; `prepared` is called when it has."""
+        self.forgot = False
+        """A task was forgotten since this was last set to False."""
         self._by_name: dict[str, LocalTask] = {}
         self._named: dict[TaskKey, None] | None = None
         """The tasks of the assignment that was obeyed last; None before the first."""
@@ -467,6 +469,7 @@ class Tasks:
             self.groups.remove(local.name)
         del self.known[local.key]
         self._by_name.pop(local.name, None)
+        self.forgot = True
 
     def _load(self) -> None:
         """Find the tasks of the agent before this one."""
