@@ -1,1 +1,1 @@
-"""`make demo`: a workload on a simulated cluster, its scheduler killed and started again, and what that proved."""
+"""`make demo`: real processes on two nodes, their scheduler and an agent killed and started again, and what that proved."""

@@ -1,8 +1,7 @@
 """The demo as a program: plays it, looks at what is left, says what that proved. Exit status 0 only if all held.
 
-`MUSTER_DEMO_PLANT` puts one fault in on purpose, which must then be found and named, with exit status 1.
-`MUSTER_DEMO_SPEED` is how many seconds of log time pass in one; 0 is as fast as it goes. The log is left in the folder that is
-given as the only argument, or else in a new temporary one.
+`MUSTER_DEMO_PLANT` puts one fault in on purpose, which must then be found and named, with exit status 1. The log, and what the
+jobs printed, is left in the folder that is given as the only argument, or else in a new temporary one.
 """
 
 import os
@@ -15,11 +14,10 @@ from rich.console import Console
 
 from muster.simulator.demo.checks import Check, check
 from muster.simulator.demo.play import Play
-from muster.simulator.demo.scheduler import SchedulerEnded
+from muster.simulator.demo.processes import Stuck
 from muster.simulator.demo.table import Screen
 
 PLANTS = ("double-start", "lost-job", "altered-log", "no-preempt")
-SPEED = 12
 
 
 def main() -> int:
@@ -29,8 +27,8 @@ def main() -> int:
     if plant and plant not in PLANTS:
         console.print(f"MUSTER_DEMO_PLANT is {plant!r}; known are {', '.join(PLANTS)}", style="red", markup=False)
         return 2
-    speed = int(os.environ.get("MUSTER_DEMO_SPEED", str(SPEED)))
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-demo-"))
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-demo-")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("*.sqlite*")):
         console.print(f"{folder} holds a log already: remove it first", style="red", markup=False)
         return 2
@@ -39,8 +37,8 @@ def main() -> int:
         console.print(f"planted: {plant}", style="bold yellow")
     try:
         with Screen(console) as screen:
-            evidence = Play(folder, screen, plant, speed).run()
-    except SchedulerEnded as error:
+            evidence = Play(folder, screen, plant).run()
+    except Stuck as error:
         console.print(f"FAILED: {error}", style="bold red", highlight=False)
         return 1
     console.print()
@@ -59,8 +57,8 @@ def main() -> int:
             f"All held, in {took_s:.0f} s. The log is in {folder}: try", style="bold green", highlight=False, soft_wrap=True
         )
         console.print(f"  .venv/bin/muster log {folder} --type InstancePreempted", highlight=False, soft_wrap=True)
-        console.print(f"  .venv/bin/muster at {folder} 30 nodes", highlight=False, soft_wrap=True)
-        console.print(f"  .venv/bin/muster explain {folder} mistake --at 30", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster job gang --log {folder}", highlight=False, soft_wrap=True)
+        console.print(f"  tail -n 1 {folder}/work/gang-*.out", highlight=False, soft_wrap=True)
     return 1 if faults else 0
 
 

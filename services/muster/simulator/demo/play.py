@@ -1,129 +1,237 @@
-"""Plays the scene: one clock for everybody, agents and producers here, the scheduler in a process of its own.
+"""Plays the scene, in real time and with real processes: it submits as people do, kills, breaks, and watches the log.
 
-This process follows the log like any gateway: what it shows, and what it tells the agents to do, it has read from the
-log, admitted and folded. It judges nothing; it gathers what `checks` looks at.
+This process follows the log like any gateway: what it shows it has read from the log, admitted and folded. It judges nothing;
+it gathers what `checks` looks at.
 """
 
-import heapq
+import json
+import shutil
 import sqlite3
+import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
-from muster.cluster.assignment import assignment
+import msgspec
+
 from muster.cluster.evolve import apply
-from muster.cluster.jobs import Task
+from muster.cluster.jobs import Instance
 from muster.cluster.state import State
 from muster.events.codec import open_envelope
-from muster.events.decisions import AttemptEnded, InstancePreempted, NodeLost, NodeSilent
-from muster.events.jobs import JobCancelRequested
-from muster.events.nodes import DeviceHealthChanged
-from muster.events.operations import PolicySet
+from muster.events.decisions import AttemptEnded, InstancePreempted, InstanceStarted, NodeLost, NodeSilent
+from muster.events.jobs import JobSubmitted
+from muster.events.nodes import DeviceHealthChanged, NodeRegistered
 from muster.events.record import Cycle
 from muster.log.admit import Admitted, admit, genesis
 from muster.log.sqlite import SqliteFile
-from muster.scheduler.messages import NODES
-from muster.simulator.demo import scene
-from muster.simulator.demo.bus import Bus
 from muster.simulator.demo.checks import Evidence
-from muster.simulator.demo.cluster import Cluster
-from muster.simulator.demo.scene import SECOND_US, WORK, Happening, Work
-from muster.simulator.demo.scheduler import CELL, Scheduler, Turn
+from muster.simulator.demo.diaries import Ran, read_diaries, read_outputs
+from muster.simulator.demo.processes import Processes, Stuck, alive
+from muster.simulator.demo.scene import GANG, NODES, POD, SCRIPT, URGENT, WORK, Work
 from muster.simulator.demo.table import Screen
 
-LOST_JOB = "notebook"
-DOUBLED_JOB = "evaluate"
-FRAME_S = 0.1
+CELL = "main"
+WORKLOAD = Path(__file__).parent / "workload"
+TRAINER = "muster.simulator.demo.workload.train"
+PATIENCE_S = 60.0
+NO_PREEMPT_S = 5.0
+"""With preemption off, so long is waited for what cannot come."""
+LOOK_S = 0.05
+DOUBLED_RANK = 3
 
 
 class Play:
     """One performance."""
 
-    def __init__(self, folder: Path, screen: Screen, plant: str = "", speed: int = 0) -> None:
+    def __init__(self, folder: Path, screen: Screen, plant: str = "") -> None:
         self.folder = folder
+        self.work = folder / "work"
         self.screen = screen
         self.plant = plant
-        self.speed = speed
-        """Seconds of log time in one second; 0 is as fast as it goes."""
-        self.at_us = 0
         self.state = State(CELL)
-        self.bus = Bus(LOST_JOB if plant == "lost-job" else "")
-        self.policy = scene.policy(preemption=plant != "no-preempt")
-        self.statuses: list[int] = []
-        self.recovered = 0
-        self._scheduler = Scheduler(folder, 0)
-        self._log = SqliteFile.open(folder, CELL, writer=False)
+        self.accepted: dict[str, str] = {}
+        """What producers remember: name by id of each job whose submission was acknowledged."""
+        self.processes = Processes(folder, self.work)
+        self._log: SqliteFile | None = None
         self._head = genesis(CELL)
         self._position = 0
-        self._down = False
-        self._cluster = Cluster(self.bus.accepted, self.policy.lease_us, DOUBLED_JOB if plant == "double-start" else "")
-        self._calls: list[tuple[int, int, Work | Happening]] = []
-        calls: tuple[Work | Happening, ...] = (*WORK, *scene.HAPPENINGS)
-        for number, call in enumerate(calls):
-            heapq.heappush(self._calls, (call.at_s * SECOND_US, number, call))
         self._begun = time.monotonic()
-        self._drawn = 0.0
 
     def run(self) -> Evidence:
-        """Play everything."""
-        self.screen.leader = "leads"
-        self.bus.say(PolicySet(policy=self.policy, by="demo"), 0)
-        while self.at_us <= scene.END_S * SECOND_US and not self._over():
-            self._pace()
-            self._cluster.advance(self.at_us)
-            self._carry_out()
-            for node, report in self._cluster.reports(self.at_us):
-                self.bus.put(NODES, report, self.at_us, node)
-            if not self._down:
-                self._scheduler.turn(self._offer())
-                self._follow()
-            self.at_us = max(self.at_us + 1, self._next_us())
-        self.statuses.append(self._scheduler.stop())
-        self._draw(last=True)
-        self._log.close()
+        """Play everything; whatever happens, nothing of it runs afterwards.
+
+        Raises:
+            Stuck: something that must happen did not.
+        """
+        try:
+            return self._play()
+        finally:
+            self.processes.end_all()
+            if self._log is not None:
+                self._log.close()
+
+    def _play(self) -> Evidence:
+        shutil.copytree(WORKLOAD, self.work, ignore=shutil.ignore_patterns("__*"))
+        for work in WORK:
+            if work.hold:
+                (self.work / work.hold).touch()
+        self._begin()
+        self._hand_in()
+        killed = self._kill_scheduler()
+        (self.work / URGENT.hold).unlink()
+        self._until("the gang does not come back", lambda: self._runs(GANG))
+        if self.plant == "double-start":
+            self._start_twin()
+        kept = self._kill_agent(NODES[1])
+        self._break_device()
+        (self.work / GANG.hold).unlink()
+        self._until("not every job ends", lambda: all(job.over_us for job in self.state.jobs.values()))
+        self._look()
+        statuses = self.processes.stop()
+        left = self.processes.left()
+        self.say("everything has ended, and scheduler and agents are told to stop")
         if self.plant == "altered-log":
             alter(self.folder)
-        return Evidence(self.folder, self.bus.accepted, self._cluster.ran, self.statuses, self.recovered)
+        ids = {name: id for id, name in self.accepted.items()}
+        return Evidence(
+            folder=self.folder,
+            accepted=self.accepted,
+            ran=read_diaries(self.work),
+            trained={work.name: read_outputs(self.folder, self.work, ids[work.name], work) for work in WORK},
+            killed=killed,
+            recovered=self._recovered,
+            agent_killed=self._agent_status,
+            kept=kept,
+            statuses=statuses,
+            left=left,
+        )
 
-    def _carry_out(self) -> None:
-        """What the scene has for this instant."""
-        while self._calls and self._calls[0][0] <= self.at_us:
-            _, number, call = heapq.heappop(self._calls)
-            if isinstance(call, Work):
-                self.bus.submit(scene.submission(call, number), self.at_us)
-                self.screen.say(self.at_us, f"{call.name} is submitted")
-                continue
-            self.screen.say(self.at_us, call.text, "bold")
-            if call.what == "kill":
-                self.statuses.append(self._scheduler.kill_during(self._offer(), self._log))
-                self._down = True
-                self.screen.leader = "killed"
-                self._follow()
-            elif call.what == "restart":
-                self._scheduler = Scheduler(self.folder, self.at_us)
-                self.recovered = self._scheduler.led.recovered
-                self._down = False
-                self.screen.leader = f"leads, after reading {self.recovered} cycles in {self._scheduler.led.took_ms} ms"
-            elif call.what == "cancel":
-                job = next(job for job, name in self.bus.accepted.items() if name == call.job)
-                self.bus.say(JobCancelRequested(job=job, by="demo"), self.at_us, key=job)
-            else:
-                self._hit(call)
+    def _begin(self) -> None:
+        self.processes.start_up()
+        self.screen.leader = "leads"
+        self.say(f"scheduler and gateway run at {self.processes.url}")
+        for node in NODES:
+            self.processes.start_agent(node)
+        self._log = SqliteFile.open(self.folder, CELL, writer=False)
+        self._until("the agents are not heard", lambda: len(self.state.nodes) == len(NODES))
+        if self.plant == "no-preempt":
+            policy = msgspec.structs.replace(self.state.policy, preemption=False)
+            request = urllib.request.Request(
+                f"{self.processes.url}/v1/policy",
+                data=msgspec.json.encode(policy),
+                method="PUT",
+                headers={"Content-Type": "application/json"},
+            )
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30):
+                self.say("preemption is off")
 
-    def _hit(self, call: Happening) -> None:
-        """Something happens to where the first task of a job is, if it is anywhere."""
-        for task in self._tasks(call.job):
-            if call.what == "silence":
-                self._cluster.silence(task.node.name)
-            else:
-                self._cluster.fail_device(task.node.name, task.devices[0])
-            return
+    def _hand_in(self) -> None:
+        """The two example files as they are, the gang, and then what is more urgent than the gang."""
+        if self.plant == "lost-job":
+            self.accepted[str(uuid.uuid4())] = POD.name
+            self._submit(SCRIPT)
+        else:
+            self._submit(POD, SCRIPT)
+        self._submit(GANG)
+        self._until("the gang does not run", lambda: self._runs(GANG))
+        self._submit(URGENT)
+        if self.plant == "no-preempt":
+            self._wait(lambda: self._runs(URGENT), NO_PREEMPT_S)
+        else:
+            self._until("urgent does not run", lambda: self._runs(URGENT))
 
-    def _offer(self) -> Turn:
-        return Turn(self.at_us, self.bus.after(self._scheduler.positions))
+    def _submit(self, *works: Work) -> None:
+        """As people do: `muster submit FILE`."""
+        own = ["--directory", str(self.work)] if works[0] in (GANG, URGENT) else []
+        told = json.loads(self.processes.muster("submit", "--json", *own, *(work.file for work in works)))
+        for job in told["jobs"]:
+            self.accepted[job["job"]] = job["name"]
+            self.say(f"{job['name']} is submitted")
+        self._look()
 
-    def _follow(self) -> None:
-        """Fold what the log has now, and give the agents their assignments."""
+    def _kill_scheduler(self) -> int:
+        """SIGKILL while work runs and waits; then the same command again."""
+        self._look()
+        self.screen.leader = "killed"
+        self.say("the scheduler and the gateway are killed with SIGKILL in the middle of their work", "bold")
+        status = self.processes.kill_up()
+        self._wait(lambda: False, 0.5)
+        gone = self._wait(lambda: not alive(self.processes.scheduler), PATIENCE_S)
+        self._recovered = self.state.number
+        self.processes.start_up()
+        self._until("no new term begins", lambda: self.state.term == 2)
+        self.screen.leader = f"leads, after reading {self._recovered} cycles"
+        self.say("it is started again, and has read its log", "bold")
+        return status if gone else 0
+
+    def _kill_agent(self, node: str) -> list[tuple[Ran, bool]]:
+        """SIGKILL for an agent under a running gang, and a new one; which processes ran on its node, and run on still."""
+        before = [ran for ran in read_diaries(self.work) if ran.node == node and ran.ended_ns is None and alive(ran.pid)]
+        starts = self.processes.agent_starts(node)
+        self.say(f"the agent of {node} is killed with SIGKILL; {len(before)} tasks run there", "bold")
+        self._agent_status = self.processes.kill_agent(node)
+        self._wait(lambda: False, 0.5)
+        self.processes.start_agent(node)
+        self._until("the new agent does not start", lambda: self.processes.agent_starts(node) > starts)
+        self._wait(lambda: False, 0.5)
+        self.say("it is started again, and has found them", "bold")
+        return [(ran, alive(ran.pid)) for ran in before]
+
+    def _break_device(self) -> None:
+        """A device of the gang's first task fails; the gang must run again, without it."""
+        attempt = self._instance(GANG).attempt
+        assert attempt is not None
+        task = attempt.tasks[0]
+        uuid_of = task.node.devices[task.devices[0]].uuid
+        self.say(f"GPU {task.devices[0]} of {task.node.name} breaks", "bold")
+        self.processes.muster("agent", "break", uuid_of, "--data", str(self.folder / task.node.name))
+        self._until("the gang does not run again", lambda: self._runs(GANG) and self._instance(GANG).attempts > attempt.number)
+
+    def _start_twin(self) -> None:
+        """A plant: a second process for a task that runs."""
+        instance = self._instance(GANG)
+        names = {
+            "MUSTER_JOB_ID": instance.job.id,
+            "MUSTER_JOB_NAME": GANG.name,
+            "MUSTER_ATTEMPT": str(instance.attempts),
+            "MUSTER_NODE": NODES[0],
+            "RANK": str(DOUBLED_RANK),
+            "WORLD_SIZE": str(GANG.ranks),
+        }
+        self.processes.run([sys.executable, "-m", TRAINER, "--config", "config.yaml"], names)
+
+    def _instance(self, work: Work) -> Instance:
+        return next(job for job in self.state.jobs.values() if job.name == work.name).instances[0]
+
+    def _runs(self, work: Work) -> bool:
+        """Whether it runs by the log, and each of its processes has begun."""
+        for job in self.state.jobs.values():
+            instance = job.instances[0]
+            if job.name == work.name and instance.phase == "running":
+                begun = [ran for ran in read_diaries(self.work) if ran.job == job.id and ran.attempt == instance.attempts]
+                return len(begun) >= work.ranks
+        return False
+
+    def _until(self, otherwise: str, done: Callable[[], bool]) -> None:
+        if not self._wait(done, PATIENCE_S):
+            raise Stuck(f"{otherwise} within {PATIENCE_S:.0f} s: see what was said in {self.folder}/*.txt")
+
+    def _wait(self, done: Callable[[], bool], patience_s: float) -> bool:
+        """Watch the log until it is so; whether it is."""
+        end = time.monotonic() + patience_s
+        while True:
+            self._look()
+            if done():
+                return True
+            if time.monotonic() >= end:
+                return False
+            time.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        """Fold what the log has now, and draw it."""
+        assert self._log is not None
         for record in self._log.read(self._position):
             self._position = record.position
             verdict = admit(self._head, record.data)
@@ -132,59 +240,35 @@ class Play:
                 cycle = open_envelope(verdict.envelope)
                 apply(self.state, cycle)
                 self._tell(cycle)
-        for node in self.state.nodes:
-            if node is not None:
-                self._cluster.obey(assignment(self.state, node.row), self.at_us)
+        self.screen.show(self.state, self._now_s())
 
     def _tell(self, cycle: Cycle) -> None:
         """Show what a person would want to know of a cycle."""
         names = {job.id: job.name for job in self.state.jobs.values()}
+        names |= {event.job: event.name for event in cycle.inputs if isinstance(event, JobSubmitted)}
         for event in (*cycle.inputs, *cycle.decisions):
             if isinstance(event, InstancePreempted):
-                self.screen.say(
-                    cycle.at_us, f"{names[event.job]}/{event.instance} is preempted by {names[event.by_job]}", "yellow"
-                )
+                self.say(f"{names[event.job]} is preempted by {names[event.by_job]}", "yellow")
+            elif isinstance(event, InstanceStarted):
+                self.say(f"{names[event.job]} attempt {event.attempt} starts", "dim")
+            elif isinstance(event, NodeRegistered):
+                self.say(f"node {event.node} is heard, with {len(event.spec.devices)} GPUs", "dim")
             elif isinstance(event, NodeSilent):
-                self.screen.say(cycle.at_us, f"node {event.node} is silent: no new work", "yellow")
+                self.say(f"node {event.node} is silent: no new work", "yellow")
             elif isinstance(event, NodeLost):
-                self.screen.say(cycle.at_us, f"node {event.node} is lost: its lease is over, and so are its tasks", "red")
+                self.say(f"node {event.node} is lost: its lease is over, and so are its tasks", "red")
             elif isinstance(event, DeviceHealthChanged):
-                self.screen.say(cycle.at_us, f"{event.device} is {event.health}", "red")
-            elif isinstance(event, AttemptEnded) and event.reason not in ("", "finished"):
-                text = f"{names[event.job]}/{event.instance} attempt {event.attempt} ended ({event.reason}), now {event.then}"
-                self.screen.say(cycle.at_us, text, "dim")
+                self.say(f"{event.device} is {event.health}", "red")
+            elif isinstance(event, AttemptEnded):
+                why = f" ({event.reason})" if event.reason else ""
+                self.say(f"{names[event.job]} attempt {event.attempt} ended{why}, now {event.then}", "dim")
 
-    def _tasks(self, name: str) -> Iterator[Task]:
-        for job in self.state.jobs.values():
-            if job.name == name:
-                for instance in job.instances:
-                    if instance.attempt is not None:
-                        yield from instance.attempt.tasks.values()
+    def say(self, text: str, style: str = "") -> None:
+        """Something happened now."""
+        self.screen.say(self._now_s(), text, style)
 
-    def _over(self) -> bool:
-        """Whether the scene has nothing more to bring and every job that the log knows has ended."""
-        return not self._calls and all(job.over_us for job in self.state.jobs.values())
-
-    def _next_us(self) -> int:
-        due = [self._cluster.next_us(self.at_us)]
-        due += [self._calls[0][0]] if self._calls else []
-        due += [] if self._down else [self._scheduler.wake_us]
-        return min(due)
-
-    def _pace(self) -> None:
-        """Wait until it is time, drawing a frame now and then."""
-        if self.speed:
-            wait_s = self.at_us / SECOND_US / self.speed - (time.monotonic() - self._begun)
-            while wait_s > 0:
-                self._draw()
-                time.sleep(min(wait_s, FRAME_S))
-                wait_s = self.at_us / SECOND_US / self.speed - (time.monotonic() - self._begun)
-            self._draw()
-
-    def _draw(self, last: bool = False) -> None:
-        if last or time.monotonic() - self._drawn >= FRAME_S:
-            self._drawn = time.monotonic()
-            self.screen.show(self.state, self.at_us)
+    def _now_s(self) -> float:
+        return time.monotonic() - self._begun
 
 
 def alter(folder: Path) -> None:

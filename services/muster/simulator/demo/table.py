@@ -10,11 +10,11 @@ from rich.text import Text
 from muster.cluster.jobs import Job
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
-from muster.simulator.demo.scene import SECOND_US, WORK
+from muster.simulator.demo.scene import WORK
 
 LINES = 6
-COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red", "bright_cyan", "bright_green", "bright_magenta")
-LETTERS = {work.name: (letter, colour) for work, letter, colour in zip(WORK, "PASNVFMUE", COLOURS, strict=True)}
+COLOURS = ("cyan", "green", "magenta", "yellow")
+LETTERS = {work.name: (work.letter, colour) for work, colour in zip(WORK, COLOURS, strict=True)}
 PHASES = ("running", "starting", "stopping", "pending", "finished", "cancelled", "failed", "rejected")
 
 
@@ -26,7 +26,6 @@ class Screen:
         self.lines: deque[Text] = deque(maxlen=LINES)
         self.leader = ""
         self._live = Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else None
-        self._at_us = 0
 
     def __enter__(self) -> "Screen":
         if self._live is not None:
@@ -37,24 +36,24 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, at_us: int, text: str, style: str = "") -> None:
+    def say(self, at_s: float, text: str, style: str = "") -> None:
         """Something happened."""
-        line = Text(f"{at_us / SECOND_US:6.1f} s  {text}", style=style)
+        line = Text(f"{at_s:6.1f} s  {text}", style=style)
         self.lines.append(line)
         if self._live is None:
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    def show(self, state: State, at_us: int) -> None:
+    def show(self, state: State, at_s: float) -> None:
         """Draw the state as the log has it."""
         if self._live is not None:
-            self._live.update(draw(state, at_us, self.leader, list(self.lines)), refresh=True)
+            self._live.update(draw(state, at_s, self.leader, list(self.lines)), refresh=True)
 
 
-def draw(state: State, at_us: int, leader: str, lines: list[Text]) -> RenderableType:
+def draw(state: State, at_s: float, leader: str, lines: list[Text]) -> RenderableType:
     """One picture."""
     both = Table.grid(padding=(0, 3))
     both.add_row(_nodes(state), _jobs(state))
-    head = Text(f"{at_us / SECOND_US:6.1f} s   cycle {state.number}, term {state.term}   scheduler: ", style="bold")
+    head = Text(f"{at_s:6.1f} s   cycle {state.number}, term {state.term}   scheduler: ", style="bold")
     head.append(leader, style="bold red" if "killed" in leader else "bold green")
     lines = [*lines, *[Text("")] * (LINES - len(lines))]
     return Group(head, Text(""), both, Text(""), *lines)
