@@ -1,5 +1,6 @@
 """srun inside of a job, as real processes: what `batch` and `stepd` do on two nodes, without a scheduler around them."""
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from muster.slurm.say import Refused
+from muster.slurm.srun import find_parts
 
 PROGRAM = (sys.executable, "-P", "-m", "muster.slurm")
 ENDS_S = 120
@@ -184,3 +188,15 @@ def test_what_srun_cannot_do_it_says_in_one_sentence(job: Job, options: str, say
     assert lines == []
     assert says in err
     assert "Traceback" not in err
+
+
+def test_the_other_nodes_are_waited_for_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_RANKS_PER_NODE", "2,1")
+    environment = {"MUSTER_STEP_DIR": str(tmp_path), "MUSTER_RANK": "0", "MUSTER_NODE": "a0"}
+    with pytest.raises(Refused, match=r"2 of the 2 other nodes of the job did not come within 0\.1 s"):
+        find_parts(environment, 0.1)
+    peers = {"3": {"node": "a1", "host": "h", "port": 1}, "1": {"node": "a0", "host": "h", "port": 2}}
+    (tmp_path / "peers.json").write_text(json.dumps(peers))
+    found, waiting = find_parts(environment, 0.1)
+    assert [(part.rank, part.node) for part in found] == [(0, "a0"), (1, "a0"), (3, "a1")]
+    assert waiting[3].port == 1

@@ -78,7 +78,7 @@ def look(gateway: Gateway, job: str) -> JobShown:
 def say_end(row: JobRow) -> None:
     """One sentence about a job that did not end well."""
     if row.state != "finished":
-        why = f": {row.reason}" if row.reason else ""
+        why = (f": {row.reason}" if row.reason else "") + (f", exit {row.code}" if row.code else "")
         errors.print(
             f"muster: {row.name} ({row.job}) {row.state}{why}", style="red", markup=False, highlight=False, soft_wrap=True
         )

@@ -18,7 +18,7 @@ import msgspec
 
 from muster.doors.hostlist import BadHostlist, compress, expand
 from muster.doors.slurm_values import BadValue, read_time_us
-from muster.slurm.batch import PEERS, STEPS
+from muster.slurm.batch import PEERS, STEPS, parts
 from muster.slurm.channel import EXIT, FAULT, SIGNAL, STDERR, STDIN, STDOUT, Gone, Peer, Step, connect, frame, read_frame, secret
 from muster.slurm.gpus import bind
 from muster.slurm.layout import Asked, Part, Usual, lay_out
@@ -51,7 +51,8 @@ def main(arguments: list[str]) -> int:
         raise Refused("no program was given", 2)
     for sentence in parsed.ignored:
         note("srun", sentence)
-    return asyncio.run(_Run(parsed, os.environ).run())
+    here, peers = find_parts(os.environ)
+    return asyncio.run(_Run(parsed, os.environ, here, peers).run())
 
 
 class Output:
@@ -95,7 +96,8 @@ class Output:
 class _Run:
     """One step: from its options to its exit status."""
 
-    def __init__(self, parsed: Parsed, environment: Mapping[str, str]) -> None:
+    def __init__(self, parsed: Parsed, environment: Mapping[str, str], here: list[Part], peers: dict[int, Peer]) -> None:
+        self.peers = peers
         self.values = parsed.values
         self.argv = parsed.rest
         self.environment = environment
@@ -103,8 +105,7 @@ class _Run:
         self.number = self._step_number()
         self.gpus_per_task, self.gpus_per_node = self._gpus(parsed)
         self.limit_s = self._limit()
-        self.parts = job_parts(environment)
-        self.layout = lay_out(self.parts, self._asked(parsed), self._usual())
+        self.layout = lay_out(here, self._asked(parsed), self._usual())
         self.total = sum(count for _, count in self.layout)
         self.nodes = [part.node for part, _ in self.layout]
         self.output = Output("label" in self.values, len(str(self.total - 1)))
@@ -144,7 +145,6 @@ class _Run:
         directory = self._directory()
         base = self._base()
         own = int(self.environment.get("MUSTER_RANK", "0") or 0)
-        peers = await self._peers([part.rank for part, _ in self.layout if part.rank != own])
         works: list[asyncio.Future[None]] = []
         there: list[tuple[Peer, Step, int]] = []
         first = 0
@@ -164,7 +164,7 @@ class _Run:
                     gpus_per_task=self.gpus_per_task,
                     gpus_per_node=self.gpus_per_node,
                 )
-                there.append((peers[part.rank], step, first))
+                there.append((self.peers[part.rank], step, first))
             first += count
         for peer, step, begin in there:
             works.append(asyncio.ensure_future(self._there(peer, await self._call(peer, step), len(step.tasks), begin)))
@@ -304,11 +304,11 @@ class _Run:
         said = self.values.get("export")
         if said is None:
             return base
-        parts = [part for part in said.split(",") if part]
-        if "ALL" not in parts:
+        listed = [part for part in said.split(",") if part]
+        if "ALL" not in listed:
             kept = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
             base = {name: value for name, value in base.items() if name in kept or name.startswith(("SLURM", "MUSTER", "CUDA_"))}
-        for part in parts:
+        for part in listed:
             name, equals, value = part.partition("=")
             if equals:
                 base[name] = value
@@ -350,29 +350,6 @@ class _Run:
                 if name in self.environment:
                     del names[name]
         return names
-
-    async def _peers(self, ranks: list[int]) -> dict[int, Peer]:
-        """Where the other parts wait; they may still be on their way.
-
-        Raises:
-            Refused: they do not come, or this is no job whose parts wait.
-        """
-        if not ranks:
-            return {}
-        if self.folder is None:
-            raise Refused("only the script of a Slurm job has other nodes that wait for steps; here a step runs on this node")
-        until = time.monotonic() + PEERS_S
-        while True:
-            found: dict[str, Peer] = {}
-            with contextlib.suppress(FileNotFoundError):
-                found = msgspec.json.decode((self.folder / PEERS).read_bytes(), type=dict[str, Peer])
-            missing = [rank for rank in ranks if str(rank) not in found]
-            if not missing:
-                return {rank: found[str(rank)] for rank in ranks}
-            if time.monotonic() > until:
-                names = dict.fromkeys(part.node for part in self.parts if part.rank in missing)
-                raise Refused(f"{', '.join(names)} did not come within {PEERS_S} s")
-            await asyncio.sleep(0.05)
 
     def _asked(self, parsed: Parsed) -> Asked:
         nodes = self.values.get("nodes", "").split("-")[-1]
@@ -438,15 +415,33 @@ class _Run:
         raise Refused("a job has at most 1000000 steps")
 
 
-def job_parts(environment: Mapping[str, str]) -> list[Part]:
-    """The parts of the job, by rank: the first is the one where the script runs."""
-    nodes = [node for node in environment.get("MUSTER_NODES", "").split(",") if node]
-    counts = [int(count) for count in environment.get("MUSTER_RANKS_PER_NODE", "").split(",") if count.isdigit()]
-    own = environment.get("MUSTER_NODE") or environment.get("SLURMD_NODENAME") or "localhost"
-    if not environment.get("MUSTER_STEP_DIR"):
-        return [Part(int(environment.get("MUSTER_RANK", "0") or 0), own)]
-    named = [node for node, count in zip(nodes, counts, strict=False) for _ in range(count)] or [own]
-    return [Part(rank, node) for rank, node in enumerate(named)]
+def find_parts(environment: Mapping[str, str], patience_s: float = PEERS_S) -> tuple[list[Part], dict[int, Peer]]:
+    """The parts of the job by rank, and where those that are not this one wait; they may still be on their way.
+
+    In a job that came through another door a step has this part only.
+
+    Raises:
+        Refused: they do not come.
+    """
+    own = Part(
+        int(environment.get("MUSTER_RANK", "0") or 0),
+        environment.get("MUSTER_NODE") or environment.get("SLURMD_NODENAME") or "localhost",
+    )
+    folder = environment.get("MUSTER_STEP_DIR", "")
+    others = parts() - 1 if folder else 0
+    until = time.monotonic() + patience_s
+    peers: dict[int, Peer] = {}
+    while len(peers) < others:
+        with contextlib.suppress(FileNotFoundError):
+            peers = msgspec.json.decode(Path(folder, PEERS).read_bytes(), type=dict[int, Peer])
+        if len(peers) < others:
+            if time.monotonic() > until:
+                raise Refused(
+                    f"{others - len(peers)} of the {others} other nodes of the job did not come within {patience_s:g} s"
+                )
+            time.sleep(0.05)
+    found = [own, *(Part(rank, peer.node) for rank, peer in peers.items())]
+    return sorted(found, key=lambda part: part.rank), peers
 
 
 def _hosts(text: str) -> tuple[str, ...]:
