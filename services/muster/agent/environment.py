@@ -111,5 +111,5 @@ def group_of(task: AgentTask) -> GroupRequest:
 
 def hostfile(task: AgentTask) -> str:
     """The nodes of the attempt with their numbers of members, as MPI programs and launchers read them."""
-    pairs = zip(task.ranks.nodes, task.ranks.ranks_per_node, strict=True)
+    pairs = zip(task.ranks.nodes, task.ranks.ranks_per_node, strict=False)
     return "".join(f"{node} slots={count}\n" for node, count in pairs)
