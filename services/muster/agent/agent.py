@@ -203,7 +203,8 @@ class Agent:
                 self._obey_last()
             with contextlib.suppress(TimeoutError):
                 beat_s = min(self.options.beat_s, max(0.1, answer.lease_us / 3_000_000))
-                await asyncio.wait_for(self.changed.wait(), 0.05 if not answer.known else beat_s)
+                async with asyncio.timeout(0.05 if not answer.known else beat_s):  # wait_for of 3.11 can lose a cancellation
+                    await self.changed.wait()
 
     async def _assignment_loop(self) -> None:
         await self.accepted.wait()
