@@ -11,7 +11,7 @@ from tests.support.chaos import Chaos, policy
 from tests.support.plays import Plays, come_to_rest, story
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-STORIES = 60
+STORIES = 40
 ENDS_MAX = 400
 """More cycles than this, and a job that could end has not."""
 
