@@ -123,17 +123,6 @@ def early_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gateway, "report", at_once)
 
 
-def blind_beat(patch: pytest.MonkeyPatch) -> None:
-    """A beat says who was not heard, although the reports could not be read."""
-    catch_up = WorldInbox.catch_up
-
-    async def all_read(self: WorldInbox) -> frozenset[str]:
-        await catch_up(self)
-        return frozenset()
-
-    patch.setattr(WorldInbox, "catch_up", all_read)
-
-
 PLANTS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]], ...] = (
     (unfenced, ("_leader_stopped",)),
     (position_before_append, ()),
@@ -143,7 +132,6 @@ PLANTS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]], ...]
     (no_lease, ("_silent",)),
     (takeover_anywhere, ()),
     (early_answer, ("_gateways_cut_from_topics",)),
-    (blind_beat, ("_leader_cut_from_topics",)),
 )
 """Each plant, and which kinds of faults the worlds have most of."""
 

@@ -209,6 +209,8 @@ class Chaos:
             elif attempt.phase == "prepare":
                 if not self.kind and chance.random() < 0.08:
                     found.append(exited(*name, code=chance.choice((0, 1)), blame=chance.choice(("", "job", "node"))))
+                elif task.phase == "preparing" and attempt.instance.job.gang.single and chance.random() < 0.6:
+                    found.append(started(*name))
                 elif task.phase == "preparing":
                     found.append(ready(*name, port=chance.choice((0, 4000))))
             elif task.phase == "ready":

@@ -41,11 +41,6 @@ class Task:
         """The row of its node."""
         return self.node.row
 
-    @property
-    def node_uid(self) -> str:
-        """The uid of its node."""
-        return self.node.uid
-
 
 class Fault:
     """Why an attempt cannot go on: the first thing that went wrong with it."""

@@ -14,13 +14,9 @@ ClassKey = tuple[str, int, str, tuple[str, ...], tuple[str, int] | None]
 
 
 class PendingClass:
-    """Pending instances that are equal for placement.
+    """Pending instances that are equal for placement. `memo` is the engine's: what it found when it last asked."""
 
-    `seen` is for the engine: the position in the ledger's notes up to which the first of this class is known not to fit;
-    -1 means that it must be tried.
-    """
-
-    __slots__ = ("avoid", "count", "first", "gang", "heap", "key", "memo", "priority", "queue", "seen")
+    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "priority", "queue")
 
     def __init__(self, key: ClassKey, job: Job) -> None:
         self.key = key
@@ -30,7 +26,6 @@ class PendingClass:
         self.avoid = job.avoid
         self.heap: list[tuple[Place, Instance]] = []
         self.count = 0
-        self.seen = -1
         self.memo: object | None = None
 
     def head(self) -> Instance | None:
@@ -106,7 +101,3 @@ class PendingQueue:
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""
         return isinstance(instance.waits, PendingClass) and instance.waits.count == 1
-
-    def order(self, instance: Instance) -> tuple[int, Place]:
-        """The order key: lower goes first."""
-        return -instance.job.priority, instance.place

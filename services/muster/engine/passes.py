@@ -65,7 +65,8 @@ class Pass:
     def run(self) -> None:
         """Ask everybody whom it is worth asking, until nobody is left or the cycle is full.
 
-        Where a nomination ended on the way, what it kept is free, and everybody is asked again whom that may help.
+        Where a nomination ends and a place of it is free, the round begins anew: else somebody lower who comes next could have
+        others preempted for what somebody higher, who was asked before, takes then.
         """
         while True:
             self.again = False
@@ -101,7 +102,10 @@ class Pass:
             if first is None or (who.memo is not None and self._in_vain(who)):
                 heapq.heappop(turns)
                 continue
-            if self._ask(who, first) and who.count:
+            left = self._ask(who, first)
+            if self.again:
+                return
+            if left and who.count:
                 head = who.head()
                 if head is not None:
                     heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
@@ -159,13 +163,15 @@ class Pass:
     def _bind(self, instance: Instance, places: tuple[Placement, ...], taken: Sequence[Nomination] = ()) -> bool:
         job, index = key = instance.key
         emitter = self.emitter
-        nominated = bool(self.state.nominations) and key in self.state.nominations
+        nomination = self.state.nominations.get(key) if self.state.nominations else None
+        nominated = nomination is not None
         if not emitter.room_for(len(places), 1 + nominated + len(taken)):
             return False
         if taken:
             self._end_taken(taken, instance.job)
-        if nominated:
-            self.again = True
+        if nomination is not None:
+            if nomination.placements != places:
+                self.again = True
             emitter.emit(NominationEnded(job=job, instance=index, reason="bound"))
         emitter.places_left -= len(places)
         emitter.emit(InstanceBound(job=job, instance=index, attempt=instance.attempts + 1, placements=places))

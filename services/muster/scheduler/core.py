@@ -208,11 +208,6 @@ class Core:
             return beat_us if wake_us is None else wake_us
         return min(wake_us, beat_us)
 
-    def replace_state(self, state: State) -> None:
-        """Go on with a state that was rebuilt from the log: the same cycle, made anew."""
-        check(self._pending is None and state.number == self.head.number, "only the state of the head can be replaced")
-        self.engine = Engine(state)
-
     def _begin_term(self, own: bool, at_us: int) -> None:
         """A term begins, ours or another's. Whatever was read and not recorded is read anew by whoever leads."""
         self.term = self.head.term if own else 0

@@ -185,7 +185,7 @@ class Recorder:
         """Forget what was read and not recorded: reading starts anew at the positions of the state."""
         self.buffer.clear()
         self.moved = {}
-        self.agents.begin_cycle()
+        self.agents.begin_term()
         self._submitted = {}
 
     def record(self, state: State, at_us: int, unread: Collection[str], take: int, beat: bool) -> Recorded:

@@ -48,11 +48,13 @@ class Agent:
 class Agents:
     """What is remembered of all agents, and what the reports of the present cycle have said already."""
 
-    __slots__ = ("_lives", "_shown", "registered")
+    __slots__ = ("_lives", "_shown", "_shown_health", "registered")
 
     def __init__(self) -> None:
         self._lives: dict[str, Agent] = {}
         self._shown: dict[TaskKey, int] = {}
+        self._shown_health: dict[tuple[str, str], DeviceHealth] = {}
+        """By uid of the node and uuid of the device: what the present cycle makes of its health."""
         self.registered: dict[str, str] = {}
         """Uid by name of the nodes that this cycle registers."""
 
@@ -60,8 +62,16 @@ class Agents:
         """What the reports of the last cycle said is in the state now."""
         if self._shown:
             self._shown = {}
+        if self._shown_health:
+            self._shown_health = {}
         if self.registered:
             self.registered = {}
+
+    def begin_term(self) -> None:
+        """Whatever an agent said of its devices' health, others may have recorded more since."""
+        self.begin_cycle()
+        for agent in self._lives.values():
+            agent.health = {}
 
     def source(self, uid: str) -> str:
         """The source of the node's last report; empty where there was none."""
@@ -114,6 +124,8 @@ class Agents:
                 self._shown[event.job, event.instance, event.attempt, event.rank] = RUNNING
             elif type(event) is TaskReady:
                 self._shown[event.job, event.instance, event.attempt, event.rank] = READY
+            elif type(event) is DeviceHealthChanged:
+                self._shown_health[event.uid, event.device] = event.health
             elif type(event) is NodeRegistered:
                 self.learn(state, event)
                 self.registered[event.node] = event.uid
@@ -147,7 +159,8 @@ class Agents:
         before = agent.health if agent is not None and agent.boot == report.boot else {}
         for device in report.devices:
             health = device.health
-            if known.get(device.uuid, health) != health and before.get(device.uuid) != health:
+            now = self._shown_health.get((report.uid, device.uuid)) or known.get(device.uuid, health)
+            if now != health and before.get(device.uuid) != health:
                 events.append(
                     DeviceHealthChanged(node=report.node, uid=report.uid, device=device.uuid, health=health, reason=device.reason)
                 )

@@ -119,11 +119,10 @@ class Judge:
         made_now, policy = cycle.decisions, self.world.policy
         self._bound = {(e.job, e.instance): None for e in made_now if type(e) is made.InstanceBound}
         self._preempted = {(e.job, e.instance, e.attempt): None for e in made_now if type(e) is made.InstancePreempted}
-        self._victims = {
-            (e.job, e.instance): {(one.job, one.instance, one.attempt): None for one in e.victims}
-            for e in made_now
-            if type(e) is made.Nominated
-        }
+        self._victims = {}
+        for e in [e for e in made_now if type(e) is made.Nominated]:  # an instance can be nominated twice in a cycle
+            named = {(one.job, one.instance, one.attempt): None for one in e.victims}
+            self._victims.setdefault((e.job, e.instance), {}).update(named)
         placements = sum(len(e.placements) for e in made_now if isinstance(e, made.InstanceBound | made.MembersReplaced))
         kinds = Counter(type(event).__name__ for event in made_now)
         for what, count, most in (
@@ -254,7 +253,7 @@ class Judge:
 
     def _nominate(self, event: made.Nominated, instance: Instance) -> None:
         world, key = self.world, (event.job, event.instance)
-        victims = self._victims[key]
+        victims = {(one.job, one.instance, one.attempt): None for one in event.victims}
         free = instance.attempt is None and not instance.cancelled and key not in world.nominations
         self._check(free, "nomination", "it is bound, cancelled or nominated already")
         self._check(event.until_us >= world.at_us, "nomination", f"it is nominated until {event.until_us}, which is over")
