@@ -250,6 +250,9 @@ def test_operators_cordon_drain_fence_extend_and_set_the_policy(tmp_path: Path) 
         assert client.post("/nodes/n0/explode").status_code == 404
         until_us = client.post("/lease/extend", json={"for_us": 3_600_000_000}).json()["until_us"]
         assert client.get("/state").json()["lease_until_us"] == until_us
+        for body, field in (({"for_us": 0}, "for_us"), ({"for_us": 1, "by": "me"}, None), ([], None)):
+            wrong = client.post("/lease/extend", json=body)
+            assert (wrong.status_code, wrong.json().get("field")) == (422, field)
         assert client.put("/policy", json={"preemption": False}).status_code == 202
         assert client.get("/state").json()["policy"]["preemption"] is False
         unknown = client.put("/policy", json={"filters": ["nonsense"]})

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from muster.agent.protocol import CHUNK_BYTES, POLL_S, AgentAssignment, ReportAnswer
 from muster.cluster.state import State
@@ -30,7 +30,7 @@ Any3 = Request[Any, Any, Any]
     responses=returns(ReportAnswer, 202, 409, 413, 422, 503),
     summary="Report a node's level",
 )
-async def report(request: Any3, name: str) -> Response[bytes]:
+async def report(request: Any3, name: FromPath[str]) -> Response[bytes]:
     """Answered when what is new in it is durable: then the node's tasks may run on for `lease_us` from when it was sent."""
     return answered(await take(of(request), caller(request), name, await request.body()), 202)
 
@@ -61,10 +61,10 @@ async def take(gateway: Gateway, who: Caller, name: str, body: bytes) -> bytes:
 )
 async def assignment(
     request: Any3,
-    name: str,
-    after: Annotated[int, Parameter(ge=0, le=2**53, description="The cycle of the newest assignment the agent has.")] = 0,
-    uid: str = "",
-    wait: Annotated[float, Parameter(ge=0, le=POLL_S, description="Seconds.")] = POLL_S,
+    name: FromPath[str],
+    after: Annotated[int, QueryParameter(ge=0, le=2**53, description="The cycle of the newest assignment the agent has.")] = 0,
+    uid: FromQuery[str] = "",
+    wait: Annotated[float, QueryParameter(ge=0, le=POLL_S, description="Seconds.")] = POLL_S,
 ) -> Response[bytes]:
     """Answered as soon as the assignment is newer than cycle `after` or output is wanted; 204 when nothing came of it."""
     caller(request).require_node(name)
@@ -81,10 +81,10 @@ async def assignment(
 )
 async def output(
     request: Any3,
-    name: str,
-    wanted: str,
-    offset: Annotated[int, Parameter(ge=0, le=2**53)] = 0,
-    end: Annotated[bool, Parameter(description="No more will come.")] = False,
+    name: FromPath[str],
+    wanted: FromPath[str],
+    offset: Annotated[int, QueryParameter(ge=0, le=2**53)] = 0,
+    end: Annotated[bool, QueryParameter(description="No more will come.")] = False,
 ) -> None:
     """A piece of the output of a task, from its place `offset` on."""
     caller(request).require_node(name)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import Request, Response, get, post, put
+from litestar.params import FromPath
 from msgspec import Meta
 
 from muster.cluster.state import State
@@ -20,7 +21,7 @@ from muster.events.operations import (
     PolicySet,
 )
 from muster.gateway import shown
-from muster.gateway.context import answered, of, only
+from muster.gateway.context import answered, decoded, of, only
 from muster.gateway.described import returns, taking
 from muster.gateway.guard import caller
 from muster.gateway.history import Question
@@ -55,7 +56,7 @@ async def nodes(request: Any3, at: At = 0) -> Response[bytes]:
 
 
 @get("/nodes/{name:str}", responses=returns(shown.NodeShown, 200, 404), summary="Show a node")
-async def node(request: Any3, name: str, at: At = 0) -> Response[bytes]:
+async def node(request: Any3, name: FromPath[str], at: At = 0) -> Response[bytes]:
     """A node with its devices and what it holds."""
     return answered(await of(request).ask(Question(at=at, what="node", key=name, only=only(caller(request)))))
 
@@ -80,7 +81,7 @@ async def state(request: Any3, at: At = 0) -> Response[bytes]:
     responses=returns(Accepted, 202, 404, 503),
     summary="Operate a node",
 )
-async def operate(request: Any3, name: str, operation: str) -> Response[bytes]:
+async def operate(request: Any3, name: FromPath[str], operation: FromPath[str]) -> Response[bytes]:
     """`cordon`, `uncordon`, `drain`, `fence` (somebody made sure that nothing runs there) or `remove`."""
     who = caller(request)
     who.require("operate")
@@ -96,13 +97,19 @@ async def operate(request: Any3, name: str, operation: str) -> Response[bytes]:
     return answered(Accepted(cycle=gateway.live.feed.number), 202)
 
 
-@post("/lease/extend", status_code=202, responses=returns(Extended, 202, 422, 503), summary="Extend all leases")
-async def extend(request: Any3, data: Extend) -> Response[bytes]:
+@post(
+    "/lease/extend",
+    status_code=202,
+    operation_class=taking(Extend),
+    responses=returns(Extended, 202, 422, 503),
+    summary="Extend all leases",
+)
+async def extend(request: Any3) -> Response[bytes]:
     """Announce an outage: for so long no node is held to be lost, and tasks run on without word from here."""
     who = caller(request)
     who.require("operate")
     gateway = of(request)
-    until_us = gateway.live.now_us() + data.for_us
+    until_us = gateway.live.now_us() + decoded(await request.body(), Extend).for_us
     await gateway.intake.operation(LeaseExtended(until_us=until_us, by=who.by))
     return answered(Extended(cycle=gateway.live.feed.number, until_us=until_us), 202)
 

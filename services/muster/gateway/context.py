@@ -1,7 +1,7 @@
 """What all handlers share, and how they find it."""
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import Response
@@ -17,6 +17,8 @@ from muster.gateway.polls import Polls
 from muster.gateway.problems import Refused
 
 JSON = "application/json"
+
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Gateway:
@@ -86,6 +88,20 @@ async def job_of(request: Any, job: str, *, change: bool = False) -> Job:
     if found is None:
         raise Refused(404, f"there is no job {job[:64]!r}" + (" that this token may change" if who.token else ""))
     return found
+
+
+def decoded(body: bytes, kind: type[Body]) -> Body:
+    """A small body.
+
+    Raises:
+        Refused: 422, naming the field.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        text, _, place = str(error).partition(" - at `$.")
+        field = place.removesuffix("`") or None
+        raise Refused(422, f"{field}: {text}" if field else text, field=field) from None
 
 
 def answered(data: bytes | msgspec.Struct, status: int = 200) -> Response[bytes]:

@@ -14,11 +14,9 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 
 from muster.agent.protocol import Problem
-from muster.events.jobs import JobSubmitted
-from muster.events.levels import NodeReport
-from muster.events.operations import Policy
 
-_TAKEN = (JobSubmitted, NodeReport, Policy)
+_TAKEN: list[type[msgspec.Struct]] = []
+"""What `taking` was asked for."""
 _REFS = "#/components/schemas/taken.{name}"
 
 
@@ -35,6 +33,8 @@ class Document(JsonRenderPlugin):
 
 def taking(kind: type[msgspec.Struct], many: bool = False) -> type[Operation]:
     """An operation whose body is one of this kind, or a list of them."""
+    if kind not in _TAKEN:
+        _TAKEN.append(kind)
     reference: Any = {"$ref": _REFS.format(name=kind.__name__)}
     schema: Any = {"type": "array", "items": reference} if many else reference
 

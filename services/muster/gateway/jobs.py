@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, Response, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from muster.cluster.state import State
 from muster.engine.explain import Explanation
@@ -13,7 +13,7 @@ from muster.events.base import InstanceIndex, Priority
 from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.gateway import shown
-from muster.gateway.context import Gateway, answered, job_of, of, only
+from muster.gateway.context import Gateway, answered, decoded, job_of, of, only
 from muster.gateway.described import returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.history import Question
@@ -21,7 +21,7 @@ from muster.gateway.problems import Refused, malformed
 
 SUBMISSIONS_MAX = 1000
 
-At = Annotated[int, Parameter(query="at", ge=0, le=2**53, description="As it was after this cycle; 0 is now.")]
+At = Annotated[int, QueryParameter(name="at", ge=0, le=2**53, description="As it was after this cycle; 0 is now.")]
 JobState = Literal["", "pending", "starting", "running", "stopping", "finished", "failed", "cancelled", "rejected"]
 
 
@@ -106,7 +106,7 @@ async def submit_many(request: Any3) -> Response[bytes]:
 
 
 @get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
-async def submission(request: Any3, job: str) -> Response[bytes]:
+async def submission(request: Any3, job: FromPath[str]) -> Response[bytes]:
     """Whether the submission with this id was recorded, in which cycle, or why it was refused."""
     who = caller(request)
     who.require("submit", "operate", "read")
@@ -116,13 +116,13 @@ async def submission(request: Any3, job: str) -> Response[bytes]:
 @get("/jobs", responses=returns(shown.JobList, 200, 404), summary="List jobs")
 async def jobs(
     request: Any3,
-    phase: Annotated[JobState, Parameter(query="state", description="Only jobs in this state.")] = "",
-    user: str = "",
-    queue: str = "",
-    name: str = "",
+    phase: Annotated[JobState, QueryParameter(name="state", description="Only jobs in this state.")] = "",
+    user: FromQuery[str] = "",
+    queue: FromQuery[str] = "",
+    name: FromQuery[str] = "",
     at: At = 0,
-    limit: Annotated[int, Parameter(ge=1, le=10_000)] = shown.LIMIT,
-    after: Annotated[str, Parameter(description="The id of the last job seen: go on behind it.")] = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = shown.LIMIT,
+    after: Annotated[str, QueryParameter(description="The id of the last job seen: go on behind it.")] = "",
 ) -> Response[bytes]:
     """Jobs in the order in which they were submitted: those that the cell still knows."""
     question = Question(
@@ -140,39 +140,52 @@ async def jobs(
 
 
 @get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404), summary="Show a job")
-async def job(request: Any3, job: str, at: At = 0) -> Response[bytes]:
+async def job(request: Any3, job: FromPath[str], at: At = 0) -> Response[bytes]:
     """A job with its instances and their present attempts."""
     return answered(await of(request).ask(Question(at=at, what="job", key=job, only=only(caller(request)))))
 
 
 @get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404), summary="Explain a job")
 async def explain(
-    request: Any3, job: str, instance: Annotated[int, Parameter(ge=0, le=100_000)] = 0, at: At = 0
+    request: Any3, job: FromPath[str], instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0, at: At = 0
 ) -> Response[bytes]:
     """Why it waits or where it is, worked out from the state, with all numbers."""
     question = Question(at=at, what="explain", key=job, instance=instance, only=only(caller(request)))
     return answered(await of(request).ask(question))
 
 
-@post("/jobs/{job:str}/cancel", status_code=202, responses=returns(Accepted, 202, 404, 422, 503), summary="Cancel a job")
-async def cancel(request: Any3, job: str, data: Cancel | None = None) -> Response[bytes]:
+@post(
+    "/jobs/{job:str}/cancel",
+    status_code=202,
+    operation_class=taking(Cancel),
+    responses=returns(Accepted, 202, 404, 422, 503),
+    summary="Cancel a job",
+)
+async def cancel(request: Any3, job: FromPath[str]) -> Response[bytes]:
     """Tell the job, or one instance of it, to end. Answered when that is durable."""
     caller(request).require("submit", "operate")
     found = await job_of(request, job, change=True)
-    instance = data.instance if data is not None else None
+    instance = decoded(await request.body() or b"{}", Cancel).instance
     if instance is not None and instance >= len(found.instances):
         raise Refused(422, f"the job has the instances 0 to {len(found.instances) - 1}, not {instance}", field="instance")
     return await _say(request, JobCancelRequested(job=job, instance=instance, by=caller(request).by))
 
 
-@post("/jobs/{job:str}/priority", status_code=202, responses=returns(Accepted, 202, 404, 422, 503), summary="Change priority")
-async def priority(request: Any3, job: str, data: NewPriority) -> Response[bytes]:
+@post(
+    "/jobs/{job:str}/priority",
+    status_code=202,
+    operation_class=taking(NewPriority),
+    responses=returns(Accepted, 202, 404, 422, 503),
+    summary="Change priority",
+)
+async def priority(request: Any3, job: FromPath[str]) -> Response[bytes]:
     """Give the job another priority. Answered when that is durable."""
     who = caller(request)
     who.require("submit", "operate")
     await job_of(request, job, change=True)
-    _allow_priority(who, data.priority, "priority")
-    return await _say(request, JobReprioritised(job=job, priority=data.priority, by=who.by))
+    wanted = decoded(await request.body(), NewPriority).priority
+    _allow_priority(who, wanted, "priority")
+    return await _say(request, JobReprioritised(job=job, priority=wanted, by=who.by))
 
 
 async def _say(request: Any3, event: JobCancelRequested | JobReprioritised) -> Response[bytes]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from litestar import Request, get
 from litestar.exceptions import ClientException
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
 from muster.cluster.state import State
@@ -27,8 +27,8 @@ Any3 = Request[Any, Any, Any]
 @get("/log", responses=returns(None, 200, 404), summary="Follow the log", media_type=SSE)
 async def log(
     request: Any3,
-    first: Annotated[int, Parameter(query="from", ge=0, le=2**53, description="Begin at this cycle; 0 is now.")] = 0,
-    until: Annotated[int, Parameter(ge=0, le=2**53, description="End after this cycle; 0 is never.")] = 0,
+    first: Annotated[int, QueryParameter(name="from", ge=0, le=2**53, description="Begin at this cycle; 0 is now.")] = 0,
+    until: Annotated[int, QueryParameter(ge=0, le=2**53, description="End after this cycle; 0 is never.")] = 0,
 ) -> Stream:
     """Every entry as a server-sent event: `{"cycle","at_us","side","kind","body"}`; its id is its place in the log."""
     caller(request).require("read", "operate")
@@ -38,7 +38,7 @@ async def log(
 
 
 @get("/jobs/{job:str}/events", responses=returns(None, 200, 404), summary="Follow a job", media_type=SSE)
-async def job_events(request: Any3, job: str) -> Stream:
+async def job_events(request: Any3, job: FromPath[str]) -> Stream:
     """Every entry about the job since it was submitted, as `/v1/log` says them. It ends when the cell forgets the job."""
     found = await job_of(request, job)
     return Stream(events(of(request), job, _begin(request, (found.place[0], 0)), 0), media_type=SSE, headers=HEADERS)
@@ -47,13 +47,13 @@ async def job_events(request: Any3, job: str) -> Stream:
 @get("/jobs/{job:str}/output", responses=returns(None, 200, 404, 503), summary="Read output", media_type="text/plain")
 async def output(
     request: Any3,
-    job: str,
-    rank: Annotated[int, Parameter(ge=0, le=100_000)] = 0,
-    instance: Annotated[int, Parameter(ge=0, le=100_000)] = 0,
-    attempt: Annotated[int, Parameter(ge=0, le=2**53, description="0 is the newest.")] = 0,
-    stream: Literal["stdout", "stderr"] = "stdout",
-    offset: Annotated[int, Parameter(ge=0, le=2**53)] = 0,
-    follow: Annotated[bool, Parameter(description="Go on until the task has ended.")] = False,
+    job: FromPath[str],
+    rank: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0,
+    instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0,
+    attempt: Annotated[int, QueryParameter(ge=0, le=2**53, description="0 is the newest.")] = 0,
+    stream: FromQuery[Literal["stdout", "stderr"]] = "stdout",
+    offset: Annotated[int, QueryParameter(ge=0, le=2**53)] = 0,
+    follow: Annotated[bool, QueryParameter(description="Go on until the task has ended.")] = False,
 ) -> Stream:
     """What a task has written, as its agent has it. With `follow` a job that is not bound yet is waited for."""
     await job_of(request, job)
