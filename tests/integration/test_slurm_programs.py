@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -154,3 +155,21 @@ def test_every_command_of_the_documentation_runs(stack: Stack) -> None:
             stack.muster(*shlex.split(line.replace("vm-0", node))[1:])
         else:
             stack.run("bash", "-c", line)
+
+
+def test_who_follows_loses_and_doubles_no_line_when_the_scheduler_is_killed(stack: Stack) -> None:
+    command = "for i in $(seq 30); do echo line $i; touch at.$i; sleep 0.2; done; exit 6"
+    follow = [sys.executable, "-m", "muster.cli", "submit", "--name", "survives", "--follow", "--", "bash", "-c", command]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(follow, env=stack.environment, cwd=stack.folder, stdout=pipe, stderr=pipe, text=True) as following:
+        until = time.monotonic() + ENDS_S
+        while not (stack.folder / "at.5").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        told = running(stack.folder / "data")
+        assert told is not None
+        os.kill(told.scheduler, signal.SIGKILL)
+        out, err = following.communicate(timeout=ENDS_S)
+    assert out.splitlines()[1:] == [f"line {number}" for number in range(1, 31)]
+    assert following.returncode == 6
+    assert "the gateway is away; trying again" in err

@@ -87,19 +87,22 @@ def say_end(row: JobRow) -> None:
 def _copy(gateway: Gateway, job: str, attempt: int, over: bool) -> None:
     """Copy the output of an attempt until it ends; after a gateway that went away, from where it broke off."""
     seen = 0
-    until = time.monotonic() + AWAY_S
+    until = 0.0
     while True:
         try:
             for data in gateway.output(job, attempt=attempt, rank=0, offset=seen, follow=not over):
                 seen += len(data)
+                until = 0.0
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
             return
-        except Unavailable as error:
-            if time.monotonic() > until:
+        except Unavailable:
+            if not until:
+                until = time.monotonic() + AWAY_S
+                errors.print("muster: the gateway is away; trying again", markup=False, highlight=False)
+            elif time.monotonic() > until:
                 raise
-            errors.print(f"muster: {error}; trying again", markup=False, highlight=False, soft_wrap=True)
-            time.sleep(LOOK_MAX_S)
+            time.sleep(LOOK_S * 4)
         except Failure:
             if over:
                 return  # it may never have begun, or its output is gone
