@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.events.codec import decode_envelope
 from muster.events.decisions import JobsForgotten
 from muster.events.record import Cycle, Envelope
 from muster.events.registry import DECISIONS
@@ -54,6 +55,8 @@ def told(envelope: Envelope, job: str = "") -> Batch:
         kind, _, body = _open_entry(raw)
         if job and not _about(kind, body, job):
             continue
+        if job and kind == "JobsForgotten":
+            body = msgspec.Raw(msgspec.json.encode({"jobs": [job]}))  # the others are no business of whoever follows this one
         side = "decision" if kind in DECISIONS else "input"
         entries.append(
             (
@@ -146,19 +149,23 @@ class Feed:
             for subscription in followers:
                 subscription.wake()
 
-    def publish(self, envelope: Envelope, cycle: Cycle) -> None:
-        """A cycle was admitted."""
-        self.number = envelope.number
+    def publish(self, data: bytes, cycle: Cycle) -> None:
+        """A cycle was admitted; `data` is its record."""
+        self.number = cycle.number
+        if not self._all and not self._jobs:
+            return
+        mentioned = [job for job in _mentioned((*cycle.inputs, *cycle.decisions)) if job in self._jobs] if self._jobs else []
+        if not self._all and not mentioned:
+            return
+        envelope = decode_envelope(data)
         if self._all:
             batch = told(envelope)
             for subscription in self._all:
                 subscription.put(batch)
-        if self._jobs:
-            for job in _mentioned((*cycle.inputs, *cycle.decisions)):
-                if job in self._jobs:
-                    batch = told(envelope, job)
-                    for subscription in self._jobs[job]:
-                        subscription.put(batch)
+        for job in mentioned:
+            batch = told(envelope, job)
+            for subscription in self._jobs[job]:
+                subscription.put(batch)
 
 
 def _mentioned(events: Iterable[Any]) -> dict[str, None]:

@@ -34,6 +34,8 @@ from muster.log.port import Record
 from muster.log.sqlite import SqliteFile
 
 AT_ONCE: Final = 200
+WAITING_MAX: Final = 64
+"""So many questions about the past wait at most: each may take seconds."""
 STEP: Final = 500
 """A state is kept every so many cycles on the way, so that an earlier one is near; the newest of these only."""
 KEPT: Final = 4
@@ -107,13 +109,23 @@ class History:
         self.folder = folder
         self.cell = cell
         self._process: ProcessPoolExecutor | None = None
+        self._waiting = 0
 
     async def ask(self, question: Question) -> bytes:
         """The answer as JSON.
 
         Raises:
-            Refused: there is no such cycle, or nothing of that name in it.
+            Refused: there is no such cycle, or nothing of that name in it; 503, too many ask.
         """
+        if self._waiting >= WAITING_MAX:
+            raise Refused(503, f"{WAITING_MAX} questions about the past wait already; try again", headers={"Retry-After": "2"})
+        self._waiting += 1
+        try:
+            return await self._ask(question)
+        finally:
+            self._waiting -= 1
+
+    async def _ask(self, question: Question) -> bytes:
         loop = asyncio.get_running_loop()
         for attempt in (1, 2):
             if self._process is None:
@@ -141,6 +153,7 @@ class History:
                     batch = told(envelope, job)
                     if batch.entries:
                         yield batch
+                await asyncio.sleep(0)  # the scheduler beside us goes first
 
     async def places(self, job: str, first: int, last: int) -> dict[int, Places]:
         """Where the newest attempt of each instance was, as the cycles from `first` to `last` say."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
-from muster.events.codec import decode_envelope, open_envelope
+from muster.events.codec import decode_cycle
 from muster.gateway.books import Books
 from muster.gateway.feed import Feed
 from muster.log.port import Record
@@ -47,12 +47,13 @@ class Live:
         """A record was read, admitted and folded: whoever waits for it is answered."""
         self.position = record.position
         state = self._core.state
-        envelope = decode_envelope(record.data)
-        cycle = open_envelope(envelope)
+        cycle = self._core.made
+        if cycle is None or cycle.number != state.number:  # a start of a term, or another's
+            cycle = decode_cycle(record.data)
         dirty = self.books.fold(state, cycle)
         for told in self._changed:
             told(state, dirty)
-        self.feed.publish(envelope, cycle)
+        self.feed.publish(record.data, cycle)
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for look, done in waiting:

@@ -43,6 +43,8 @@ class Core:
         self._frame = b""
         """The pending cycle without its entries."""
         self._folded = False
+        self.made: Cycle | None = None
+        """The last cycle that was made here: once it was read back, what stands in its record."""
         self._buffer = bytearray()
         check(self.engine.state.number == self.head.number, "a head and a state of different cycles")
 
@@ -143,6 +145,7 @@ class Core:
         cycle = self._record(self.term, at_us, inputs=tuple(inputs), decisions=tuple(decisions), positions=positions)
         self._pending = encode_cycle(cycle, recorded.encoded, self._buffer)
         self._frame = encode_frame(cycle)
+        self.made = cycle
         return self._pending
 
     def read_back(self, data: bytes) -> None:
