@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.slurm.batch import with_path
 from muster.slurm.say import Refused
 from muster.slurm.srun import find_parts
 
@@ -157,6 +158,21 @@ def test_when_srun_is_killed_nothing_is_left_on_the_other_node(job: Job) -> None
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < until, "tasks of a dead srun live on"
         time.sleep(0.05)
+
+
+def test_a_login_shell_finds_srun_although_its_profile_sets_the_path_anew() -> None:
+    script = "#!/bin/bash -l\necho $LINENO"
+    command = with_path(["/bin/bash", "-l", "-c", script, "slurm_script", "a"])
+    done = subprocess.run(
+        [*command[:2], "-c", f"PATH=/usr/bin:/bin; {command[3]}; echo $PATH $0 $1", *command[4:]],
+        env={"MUSTER_STEP_DIR": "/steps"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["2", "/steps/bin:/usr/bin:/bin", "slurm_script", "a"]
+    assert with_path(["python", "-c", "print()"]) == ["python", "-c", "print()"]
+    assert with_path(["bash", "-c", "#" * 131_060])[2][0] == "#"
 
 
 def test_who_has_not_the_secret_starts_nothing(job: Job) -> None:

@@ -25,6 +25,10 @@ PEERS = "peers.json"
 STEPS = "steps"
 MUSTER_ONLY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "OMP_NUM_THREADS")
 """A Slurm script has none of these: srun gives them to its tasks."""
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash")
+PRELUDE = 'export PATH="$MUSTER_STEP_DIR/bin:$PATH"; '
+ARGUMENT_MAX_BYTES = 131_071
+"""What Linux takes as one argument of a program."""
 AFTER_S = 0.02
 
 
@@ -48,7 +52,7 @@ async def _run(command: list[str]) -> int:
         if parts() > 1:
             server = await _listen(folder, lines)
             environment["MASTER_PORT"] = str(_free_port())
-        code = await _script(command, environment)
+        code = await _script(with_path(command), environment)
         await _steps_end(folder / STEPS)
         return code
     finally:
@@ -57,6 +61,17 @@ async def _run(command: list[str]) -> int:
         if server is not None:
             server.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def with_path(command: list[str]) -> list[str]:
+    """The command with srun on the PATH even in a login shell, whose profile sets PATH anew: said in the script's first line."""
+    if os.path.basename(command[0]) not in SHELLS or "-c" not in command[:-1]:
+        return command
+    place = command.index("-c") + 1
+    text = PRELUDE + command[place]
+    if len(text.encode("utf-8", "surrogateescape")) > ARGUMENT_MAX_BYTES:
+        return command
+    return [*command[:place], text, *command[place + 1 :]]
 
 
 def _task_folder() -> str | None:
