@@ -53,12 +53,13 @@ def main() -> int:
         console.print(f"FAILED: {', '.join(faults)}", style="bold red", highlight=False)
     else:
         took_s = time.monotonic() - begun
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
         console.print(
-            f"All held, in {took_s:.0f} s. The log is in {folder}: try", style="bold green", highlight=False, soft_wrap=True
+            f"All held, in {took_s:.0f} s. The log is in {shown}: try", style="bold green", highlight=False, soft_wrap=True
         )
-        console.print(f"  .venv/bin/muster log {folder} --type InstancePreempted", highlight=False, soft_wrap=True)
-        console.print(f"  .venv/bin/muster job gang --log {folder}", highlight=False, soft_wrap=True)
-        console.print(f"  tail -n 1 {folder}/work/gang-*.out", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster log {shown} --type InstancePreempted", highlight=False, soft_wrap=True)
+        console.print(f"  .venv/bin/muster job gang --log {shown}", highlight=False, soft_wrap=True)
+        console.print(f"  tail -n 1 {shown}/work/gang-*.out", highlight=False, soft_wrap=True)
     return 1 if faults else 0
 
 
