@@ -137,6 +137,7 @@ class Agent:
             node=self.options.node,
             uid=self.home.uid,
             boot=self.home.boot,
+            boots=self.home.boots,
             sequence=self.home.next_sequence(),
             applied=self.home.applied,
             spec=spec,

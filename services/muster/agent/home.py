@@ -63,6 +63,8 @@ class Home:
         self.same_boot = kept.get("boot") == self.boot
         self.sequence = kept["sequence"] if self.same_boot else 0
         self.applied = kept["applied"] if self.same_boot else 0
+        self.boots = kept.get("boots", 0) + (not self.same_boot)
+        """Which boot of this machine it is, as this folder counts them."""
         self.lease_until_us = 0
         if self.same_boot:
             self.lease_until_us = (read_slot(self.lease_path) or {}).get("until_us", 0)
@@ -102,7 +104,8 @@ class Home:
         os.close(self._lock)
 
     def _keep(self) -> None:
-        write_slot(self._state_path, {"boot": self.boot, "sequence": self.sequence, "applied": self.applied})
+        state = {"boot": self.boot, "boots": self.boots, "sequence": self.sequence, "applied": self.applied}
+        write_slot(self._state_path, state)
 
     def _identity(self) -> str:
         path = self.folder / "uid"

@@ -78,6 +78,7 @@ class LocalTask:
         "preparing",
         "reason",
         "seen_us",
+        "since",
         "since_us",
         "stopping",
         "task",
@@ -89,6 +90,8 @@ class LocalTask:
         self.folder = folder
         """None for a task that never came to have one."""
         self.task = task
+        self.since = task.since if task is not None else 0
+        """The cycle that placed this member here."""
         self.phase = "preparing"
         self.code = 0
         self.reason = ""
@@ -219,9 +222,15 @@ class Tasks:
 
     def _follow(self, key: TaskKey, item: AgentTask, kill_us: int) -> bool:
         local = self.known.get(key)
+        if local is not None and local.since != item.since:  # the rank was placed here anew: another member
+            if local.phase != "exited":
+                self._stop(local, kill_us)
+                return True
+            self._forget(local)
+            local = None
         if local is None:
             if item.phase == "stop":
-                self._end(self._add(LocalTask(key, None, None)), TERM_CODE, "told to stop before it began", "")
+                self._end(self._add(LocalTask(key, None, item)), TERM_CODE, "told to stop before it began", "")
                 return True
             if not self.home.has_lease():
                 return False  # it would be killed at once
@@ -532,6 +541,7 @@ def _report(local: LocalTask) -> TaskReport:
         instance=instance,
         attempt=attempt,
         rank=rank,
+        since=local.since,
         phase=local.phase,  # type: ignore[arg-type]  # one of the four phases
         code=local.code,
         port=local.port if local.phase in ("ready", "running") else 0,

@@ -149,10 +149,12 @@ def test_a_home_keeps_who_the_node_is_and_what_it_obeyed(tmp_path: Path) -> None
         Home(tmp_path, "boot-1")
     home.close()
     again = Home(tmp_path, "boot-1")
+    assert again.boots == 1
     assert (again.uid, again.sequence, again.applied, again.has_lease()) == (uid, 3, 40, True)
     assert (again.tasks / "j.0.1.0").exists()
     again.close()
     later = Home(tmp_path, "boot-2")
+    assert later.boots == 2, "a report of the boot before is late, whatever its number"
     assert (later.uid, later.sequence, later.applied, later.has_lease()) == (uid, 0, 0, False)
     assert not list(later.tasks.iterdir())  # all that ran has ended with its boot
     assert read_slot(later.lease_path) == {"until_us": 0}
