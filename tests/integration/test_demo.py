@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,15 @@ import pytest
 from muster.cli.main import run
 
 CHECKS = 12
+PLANTS = ("", "double-start", "lost-job", "altered-log", "no-preempt")
+AT_ONCE = 2
+"""They wait more than they compute, but a machine may have two cores only."""
+
+Result = subprocess.CompletedProcess[str]
+Played = dict[str, tuple[Path, Future[Result]]]
 
 
-def demo(folder: Path, plant: str = "") -> subprocess.CompletedProcess[str]:
+def demo(folder: Path, plant: str = "") -> Result:
     """The demo, with its log in `folder`."""
     return subprocess.run(
         [sys.executable, "-m", "muster.simulator.demo", str(folder)],
@@ -23,6 +31,15 @@ def demo(folder: Path, plant: str = "") -> subprocess.CompletedProcess[str]:
         timeout=240,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """By plant the folder of a demo, and what became of it."""
+    folders = {plant: tmp_path_factory.mktemp(plant or "clean") for plant in PLANTS}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {plant: (folder, pool.submit(demo, folder, plant)) for plant, folder in folders.items()}
+        pool.shutdown(cancel_futures=True)
 
 
 def running(folder: Path) -> list[str]:
@@ -42,15 +59,16 @@ def faults(output: str) -> set[str]:
     return set(re.findall(r"^  FAULT   ([a-z-]+):", output, re.MULTILINE))
 
 
-def test_the_clean_run_holds_and_its_log_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = demo(tmp_path)
+def test_the_clean_run_holds_and_its_log_can_be_read(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, future = played[""]
+    result = future.result()
     assert result.returncode == 0, result.stdout + result.stderr
     assert faults(result.stdout) == set()
     assert result.stdout.count("\n  held    ") == CHECKS
     assert "the scheduler was killed with SIGKILL and started again" in result.stdout
-    assert running(tmp_path) == []
+    assert running(folder) == []
     for command in ("audit", "verify", "fsck"):
-        assert run([command, str(tmp_path)]) == 0
+        assert run([command, str(folder)]) == 0
     capsys.readouterr()
 
 
@@ -60,12 +78,24 @@ def test_a_log_that_is_there_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "main.sqlite").read_bytes() == b"somebody's"
 
 
-@pytest.mark.parametrize("plant", ["double-start", "lost-job", "altered-log", "no-preempt"])
-def test_a_plant_is_found_and_named(tmp_path: Path, plant: str) -> None:
-    result = demo(tmp_path, plant)
+@pytest.mark.parametrize("plant", PLANTS[1:])
+def test_a_plant_is_found_and_named(played: Played, plant: str) -> None:
+    folder, future = played[plant]
+    result = future.result()
     assert result.returncode == 1, result.stdout + result.stderr
     assert faults(result.stdout) == {plant}
     assert result.stdout.rstrip().endswith(f"FAILED: {plant}")
+    assert running(folder) == []
+
+
+def test_a_demo_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "muster.simulator.demo", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert any("gang attempt 1 starts" in line for line in process.stdout), "it ended before"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
     assert running(tmp_path) == []
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import muster.simulator.demo
+from muster.cli.main import run
 from muster.up.places import running as what_runs
 
 WORKLOAD = Path(muster.simulator.demo.__file__).parent / "workload"
@@ -99,3 +100,8 @@ def test_a_gang_of_twelve_trains_over_both_nodes_and_agrees_on_the_loss(site: Si
     assert len({rank[4:] for rank in ranks}) == 1, "the ranks do not agree on the loss"
     assert all(float(last) < float(first) / 100 for *_, first, last in ranks)
     assert sorted(line["rank"] for line in site.ran(job) if line["what"] == "start") == list(range(12))
+
+
+def test_a_queue_with_a_name_that_no_job_can_say_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "--queue", "No Good"]) == 2
+    assert "the name of a queue" in capsys.readouterr().err

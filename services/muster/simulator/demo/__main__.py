@@ -5,6 +5,7 @@ jobs printed, is left in the folder that is given as the only argument, or else 
 """
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +33,8 @@ def main() -> int:
     if any(folder.glob("*.sqlite*")):
         console.print(f"{folder} holds a log already: remove it first", style="red", markup=False)
         return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that what was started is killed
     begun = time.monotonic()
     if plant:
         console.print(f"planted: {plant}", style="bold yellow")

@@ -82,18 +82,21 @@ class Processes:
         return [*statuses, _ended(self._up)]
 
     def muster(self, *arguments: str) -> str:
-        """What a command prints. Raises `Stuck` if it does not succeed."""
+        """What a command prints. Raises `Stuck` if it does not succeed, or does not end."""
         environment = {**self._environment, "MUSTER_GATEWAY": self.url}
-        result = subprocess.run(
-            [*MUSTER, *arguments],
-            cwd=self.work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [*MUSTER, *arguments],
+                cwd=self.work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Stuck(f"muster {' '.join(arguments)} did not end within {COMMAND_S} s") from error
         if result.returncode:
             raise Stuck(f"muster {' '.join(arguments)} ended with {result.returncode}: {result.stderr.strip()}")
         return result.stdout
