@@ -20,7 +20,7 @@ from muster.simulator.world.gateway import Gateway
 from muster.simulator.world.node import Machine
 from muster.simulator.world.world import Outcome, play
 
-SEEDS_MAX = 12
+SEEDS_MAX = 30
 
 
 def unfenced(patch: pytest.MonkeyPatch) -> None:
@@ -86,6 +86,7 @@ def stale_report(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(evolve_jobs, "_task", any_attempt)
     patch.setattr(reports, "_held", held)
+    patch.setattr(reports.Agents, "late", lambda self, report: False)
 
 
 def lost_requeue(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +128,7 @@ PLANTS: tuple[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]], ...]
     (unfenced, ("_leader_stopped",)),
     (position_before_append, ()),
     (double_start, ()),
-    (stale_report, ("_silent",)),
+    (stale_report, ("_drained",)),
     (lost_requeue, ()),
     (no_lease, ("_silent",)),
     (takeover_anywhere, ()),

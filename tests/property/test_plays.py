@@ -5,6 +5,8 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.engine.explain import explain
+from muster.engine.place import Placer
 from muster.events.operations import PolicySet
 from tests.support.build import S
 from tests.support.chaos import Chaos, policy
@@ -85,3 +87,25 @@ def test_stories_are_decided_by_their_seed_alone() -> None:
     second, _ = story(Random(7), cycles=12)
     assert first.records == second.records
     assert policy(Random(1)) == policy(Random(1))
+
+
+def test_nobody_waits_who_could_be_bound_and_explain_says_so() -> None:
+    waited = 0
+    for seed in range(100, 130):
+        plays, _ = story(Random(seed), cycles=20)
+        come_to_rest(plays)
+        state = plays.state
+        placer = Placer(state)
+        for job in state.jobs.values():
+            for instance in job.instances:
+                if instance.waits is None or instance.key in state.nominations:
+                    continue
+                where = f"seed {seed}: {instance.key}"
+                assert job.gang.tasks > state.policy.placements_max or placer.find(job) is None, f"{where} waits and fits"
+                found = explain(state, job.id, instance.index)
+                if job.gang.single:
+                    assert not [reason for reason in found.reasons if reason.code == "fits"], f"{where}: {found.lines}"
+                    assert sum(reason.nodes for reason in found.reasons) == found.nodes, f"{where}: {found.lines}"
+                    waited += 1
+    print(f"{waited} single tasks wait, each for a reason on each node")
+    assert waited >= 30

@@ -1,5 +1,6 @@
 """Worlds from seeds: whatever goes wrong, everything comes to its end, there is one history, and nothing ran twice."""
 
+import asyncio
 import functools
 import json
 import logging
@@ -12,7 +13,8 @@ import pytest
 from muster.cli.main import run
 from muster.log.fsck import fsck
 from muster.simulator.world import checks
-from muster.simulator.world.world import Outcome, play
+from muster.simulator.world.process import MILLION, Process
+from muster.simulator.world.world import Outcome, World, play
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
 SELECTED = range(SEEDS["selection"]["first"], SEEDS["selection"]["first"] + SEEDS["selection"]["count"])
@@ -72,6 +74,38 @@ def test_the_seeds_hold_trouble_of_every_kind() -> None:
         "reads behind the end",
     ):
         assert counts[what], f"no seed has: {what}"
+
+
+STOPPED_AT = ("the ends of partitions", "inputs that came", "records that were read", "a beat")
+
+
+@pytest.mark.parametrize("where", STOPPED_AT)
+def test_a_leader_that_is_stopped_for_longer_than_a_lease_loses_no_node(
+    where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All others stand still too, so that nobody else leads, while the agents' reports are acknowledged."""
+    world = World(0, tmp_path, ("_rebooted",))
+    point = Process.point
+    stops: list[int] = []
+
+    async def stopping(self: Process, what: str) -> None:
+        await point(self, what)
+        now_us = self.timeline.now_us
+        leads = [host for host in world.schedulers if host.process is self and host.leads]
+        if what == where and leads and now_us > (stops[-1] + 130 * MILLION if stops else 60 * MILLION) and len(stops) < 3:
+            stops.append(now_us)
+            for host in world.schedulers:
+                host.process.stop()
+                self.timeline.after((100 if host.process is self else 108) * MILLION, host.process.resume)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Process, "point", stopping)
+    try:
+        outcome = world.play()
+    finally:
+        world.close()
+    assert outcome.problems == []
+    assert len(stops) == 3
 
 
 def test_a_seed_is_one_history() -> None:

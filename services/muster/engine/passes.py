@@ -53,13 +53,15 @@ class Asked:
 class Pass:
     """One pass. It emits decisions, each of which is folded in at once."""
 
-    __slots__ = ("again", "deferrals", "emitter", "placer", "state")
+    __slots__ = ("again", "deferrals", "emitter", "placer", "preempted", "state")
 
     def __init__(self, state: State, placer: Placer, emitter: Emitter) -> None:
         self.state = state
         self.placer = placer
         self.emitter = emitter
         self.again = False
+        self.preempted = False
+        """Somebody was told to stop in this round: what of it nobody waits for may help somebody who comes later."""
         self.deferrals = state.policy.deferrals_max
 
     def run(self) -> None:
@@ -83,12 +85,17 @@ class Pass:
         for job, index in state.degraded:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
+        passed: list[PendingClass] = []
         for waiting in state.pending.classes.values():
             if waiting.count:
+                if waiting.memo is not None and self._in_vain(waiting):
+                    passed.append(waiting)
+                    continue
                 head = waiting.head()
                 if head is not None:
                     turns.append((-waiting.priority, 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
+        self.preempted = False
         emitter = self.emitter
         while turns:
             if emitter.full:
@@ -105,12 +112,19 @@ class Pass:
             left = self._ask(who, first)
             if self.again:
                 return
-            if left and who.count:
-                head = who.head()
-                if head is not None:
-                    heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
-                    continue
-            heapq.heappop(turns)
+            now = turns[0][:3]
+            head = who.head() if left and who.count else None
+            if head is not None:
+                heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
+            else:
+                heapq.heappop(turns)
+            if self.preempted and passed:
+                for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
+                    head = waiting.head()
+                    if head is not None and (-waiting.priority, 1, head.place) > now:
+                        turns.append((-waiting.priority, 1, head.place, number, waiting))
+                heapq.heapify(turns)
+                passed = []
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""
@@ -292,6 +306,7 @@ class Pass:
         if not self.emitter.room_for(len(places), len(taken) + 1 + len(told)):
             return False
         self._end_taken(taken, job)
+        self.preempted = True
         self.emitter.placed(len(places))
         kills = [(attempt, state.at_us + attempt.instance.job.request.grace_us) for attempt in told]
         latest = max([state.at_us, *[attempt.kill_at_us for attempt in victims], *[kill for _, kill in kills]])

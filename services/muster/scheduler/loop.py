@@ -101,6 +101,8 @@ class Scheduler:
         self._anchor = self._watch.anchor
         self._shown_us = 0
         """When the followers last had a sign of this leader, by the monotonic clock."""
+        self._awake_us = 0
+        """When this leader was last known to be awake, by the monotonic clock."""
         for source, offset, content in self.deaths.refused:
             self.core.refuse(source, offset, content)
 
@@ -163,19 +165,27 @@ class Scheduler:
         if core.leads:
             logger.info("cell %s: term %d starts at cycle %d", core.cell, core.term, core.head.number)
             self._anchor = Anchor(at_us, now_us)
+            self._awake_us = self.clock.monotonic_us()
             await self.inbox.seek(core.positions)
 
     # Leading
 
     async def _lead(self) -> None:
-        """One pass: take what has arrived, make a record if there is anything to say, append it and read it back."""
+        """One pass: take what has arrived, make a record if there is anything to say, append it and read it back.
+
+        Its time is taken before the ends of partitions are asked for: whoever is not heard by then is judged by then, however
+        late this process gets to it.
+        """
         core = self.core
+        if await self._overslept():
+            return
         drained = self._fill()
+        at_us = self.now_us()
         unread: frozenset[str] = frozenset()
-        if core.beat_due(self.now_us()):
+        if core.beat_due(at_us):
             unread = await self.inbox.catch_up()
             drained = self._fill()
-        data = self._make(unread, drained)
+        data = self._make(at_us, unread, drained)
         if data is not None:
             await self._append(data)
             self._shown_us = self.clock.monotonic_us()
@@ -196,25 +206,31 @@ class Scheduler:
         if wake_us is not None:
             rest_us = min(rest_us, max(0, wake_us - at_us))
         await self.inbox.wait(rest_us / 1e6)
-        over_us = self.clock.monotonic_us() - began_us - rest_us
-        if over_us > self.settings.stall_us:
-            logger.warning("cell %s: nobody led for %d s", self.core.cell, over_us // 1_000_000)
-            self._watch.record(at_us, began_us, live=True)
-            await self._start()
 
-    def _make(self, unread: frozenset[str], drained: bool) -> bytes | None:
+    async def _overslept(self) -> bool:
+        """Whether nobody led since this was last asked: then a new term starts, which says for how long."""
+        before_us, now_us = self._awake_us, self.clock.monotonic_us()
+        self._awake_us = now_us
+        if now_us - before_us <= self.settings.stall_us:
+            return False
+        logger.warning("cell %s: nobody led for %d s", self.core.cell, (now_us - before_us) // 1_000_000)
+        self._watch.record(max(self.core.state.at_us, self._anchor.now_us(before_us)), before_us, live=True)
+        await self._start()
+        return True
+
+    def _make(self, at_us: int, unread: frozenset[str], drained: bool) -> bytes | None:
         """The next record. After two deaths with the same messages ahead: of no message, and then of one."""
         core, deaths = self.core, self.deaths
         taken = core.taken()
         if not deaths.careful(taken):
             deaths.enter(taken, core.ahead())
-            data = core.cycle(self.now_us(), unread, take=MESSAGES_MAX, beat=drained)
+            data = core.cycle(at_us, unread, take=MESSAGES_MAX, beat=drained)
         else:
             deaths.enter(taken, core.ahead())
-            data = core.cycle(self.now_us(), unread, take=0, beat=drained)
+            data = core.cycle(at_us, unread, take=0, beat=drained)
             if data is None:
                 deaths.enter(taken, core.ahead(), core.first())
-                data = core.cycle(self.now_us(), unread, take=1, beat=drained)
+                data = core.cycle(at_us, unread, take=1, beat=drained)
         deaths.leave()
         return data
 

@@ -319,7 +319,7 @@ class Judge:
             task.release("exited")
         if then != "pending":
             return self.world.end_instance(instance, then)
-        free = own and reason == "member-failed" and not event.charged
+        free = own and not attempt.node_failure and reason == "member-failed" and not event.charged
         self._check(not free, "retries", "it failed by its own fault and is tried again without being charged")
         instance.retries += event.charged
         self._check(not event.charged or instance.retries <= most, "retries", f"this is retry {instance.retries} of {most}")

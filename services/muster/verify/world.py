@@ -69,7 +69,8 @@ class Attempt:
     phase: str = "starting"  # starting, running, stopping
     started_us: int = -1
     stop_reason: str = ""
-    own_failure: bool | None = None  # whether the first task that ended badly before the order to stop did so by no node's fault
+    own_failure: bool = False  # a task ended badly, not by a node's fault, before the attempt was told to stop
+    node_failure: bool = False  # one did by its node's fault
     tasks: dict[int, "Task"] = field(default_factory=dict)  # by rank
     facts: dict[str, None] = field(default_factory=dict)  # reasons to stop that have been true of it
     degraded_until_us: int = 0
@@ -232,8 +233,8 @@ class World:
                 task.release("exited")
                 if event.code or starting:
                     attempt.facts["start-failed" if starting else "member-failed"] = None
-                    if attempt.own_failure is None and attempt.phase != "stopping":
-                        attempt.own_failure = event.blame != "node"
+                    attempt.own_failure |= attempt.phase != "stopping" and event.blame != "node"
+                    attempt.node_failure |= attempt.phase != "stopping" and event.blame == "node"
 
     def _evolve_node(self, node: Node, event: Event) -> None:
         match event:

@@ -33,10 +33,13 @@ def job_id(number: int, made_us: int) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int, long_percent: int) -> tuple[list[Plan], list[Errand]]:
+def draw(
+    random: Random, count: int, nodes: int, gpus: int, until_us: int, long_percent: int, fail_percent: int
+) -> tuple[list[Plan], list[Errand]]:
     """So many jobs for so many nodes of so many GPUs, submitted by then, and what else is said of them.
 
     `long_percent` of them outlast a lease, and are small, so that there is room for them elsewhere when their node is lost.
+    Of `fail_percent` the first attempt fails, or each.
     """
     plans: list[Plan] = []
     errands: list[Errand] = []
@@ -44,7 +47,9 @@ def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int, long_
         due_us = random.randint(2 * MILLION, until_us)
         job = job_id(number, WALL_US + due_us)
         cancelled = random.randrange(100) < CANCELLED_PERCENT
-        plan = _plan(random, job, nodes, gpus, cancelled, random.randrange(100) < long_percent)
+        plan = _plan(
+            random, job, nodes, gpus, cancelled, random.randrange(100) < long_percent, random.randrange(100) < fail_percent
+        )
         if number == count:
             plan = Plan(
                 job=job,
@@ -64,7 +69,7 @@ def draw(random: Random, count: int, nodes: int, gpus: int, until_us: int, long_
     return plans, errands
 
 
-def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool, long: bool) -> Plan:
+def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool, long: bool, fails: bool) -> Plan:
     """One job of any kind that fits a cluster with nothing on it."""
     group: dict[str, Any] = {"cpu_milli": random.choice((0, 500))}
     asked: dict[str, Any] = {"priority": random.choice((0, 0, 0, 1, 5)), "grace_us": random.choice((0, 2, 6)) * MILLION}
@@ -89,7 +94,7 @@ def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool, long
             asked["degraded_grace_us"] = random.choice((0, 0, 30)) * MILLION
         elif kind == 7:
             asked["array"] = random.randint(2, 3)
-    if random.randrange(6) == 0:
+    if fails:
         behaviour["fails"] = random.choice((1, 1, 9))
         asked["max_retries"] = random.choice((0, 2))
         may_fail = True

@@ -47,6 +47,7 @@ class Trouble:
             (3, self._isolated),
             (2, self._leader_cut_from_topics),
             (1, self._gateways_cut_from_topics),
+            (1, self._gateways_cut_from_log),
             (2, self._unreadable),
             (3, self._clock_stepped),
             (3, self._snapshot_spoilt),
@@ -193,6 +194,20 @@ class Trouble:
         for gateway in gateways:
             self._cut_for_a_while(gateway.name, TOPICS)
         return f"{len(gateways)} gateways and topics cut apart"
+
+    def _gateways_cut_from_log(self) -> str:
+        """They serve what was true when it began, all for one span."""
+        span_us = self._span_us()
+        network = self.world.network
+        for gateway in self.world.gateways:
+            network.cut(gateway.name, LOG)
+
+        def mended() -> None:
+            for gateway in self.world.gateways:
+                network.mend(gateway.name, LOG)
+
+        self._later(span_us, mended)
+        return "all gateways and log cut apart"
 
     def _cut_for_a_while(self, one: str, other: str) -> None:
         self.world.network.cut(one, other)

@@ -160,7 +160,7 @@ class World:
         self.gpus = random.randint(2, 4)
         nodes = random.randint(3, 5)
         until_us = self.chaos_us - 10 * MILLION
-        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, until_us, 60 if focus else 20)
+        plans, errands = jobs.draw(random, random.randint(10, 18), nodes, self.gpus, until_us, *((60, 40) if focus else (20, 17)))
         self.plans = {plan.job: plan for plan in plans}
         self.gateways = [self._gateway(f"gateway{number}") for number in (1, 2)]
         self.schedulers = [self._scheduler(f"scheduler{number}", folder) for number in range(1, random.choice((3, 4)))]
