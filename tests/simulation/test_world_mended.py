@@ -102,6 +102,17 @@ def test_a_late_report_of_a_machine_that_was_replaced_says_nothing() -> None:
     assert leader.hear(uid="old", boot="never-heard-of", spec=spec("n1")) == []
 
 
+def test_a_machine_that_a_late_report_drove_out_comes_back_when_the_late_one_is_lost() -> None:
+    leader = Leader(Core("main"))
+    leader.hear(uid="present", spec=spec("n1"))
+    assert [type(event) for event in leader.hear(uid="never-heard-of", spec=spec("n1"))] == [NodeRegistered]
+    assert leader.hear(uid="present", sequence=2, spec=spec("n1")) == []
+    node = leader.core.state.node("n1")
+    assert node is not None
+    node.liveness = "lost"
+    assert [type(event) for event in leader.hear(uid="present", sequence=3, spec=spec("n1"))] == [NodeRegistered]
+
+
 def test_a_late_report_of_a_machine_that_was_removed_does_not_drive_out_its_successor() -> None:
     leader = Leader(Core("main"))
     leader.hear(uid="old", spec=spec("n1"))

@@ -188,7 +188,7 @@ def _is_retired(state: State, report: NodeReport) -> bool:
     """Whether another life of the node is known to be later than the one that speaks here.
 
     Boots of one machine are told apart by their count. A machine that was replaced or removed comes back only where no
-    other has its name.
+    other has its name, or that one is lost: then nothing runs there, and perhaps it was the late one.
     """
     node = registered(state, report.node)
     if node is None or (node.uid, node.boot) == (report.uid, report.boot):
@@ -198,7 +198,7 @@ def _is_retired(state: State, report: NodeReport) -> bool:
     lives = state.retired.get(report.node, ())
     if node.uid == report.uid:
         return (report.uid, report.boot) in lives
-    return any(uid == report.uid for uid, _ in lives)
+    return node.liveness != "lost" and any(uid == report.uid for uid, _ in lives)
 
 
 def registered(state: State, name: str) -> Node | None:
