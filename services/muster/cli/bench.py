@@ -89,7 +89,7 @@ def _print(found: figures.Results) -> None:
                     check.log,
                     check.check,
                     f"{check.entries:,}",
-                    "yes" if check.holds else f"NO: {check.found}",
+                    _verdict(check),
                     f"{check.took_s:.1f}",
                 )
                 for check in found.checks

@@ -23,9 +23,7 @@ def open_file(data: bytes, file: str, origin: Origin) -> Opened:
     if not documents:
         raise Value(None, "", file, 1, "file").error("is empty: it must hold a job, a Kubernetes manifest or a Slurm script")
     notices = Notices(file)
-    if any(
-        isinstance(document.data, dict) and ("apiVersion" in document.data or "kind" in document.data) for document in documents
-    ):
+    if any(_is_manifest(document) for document in documents):
         jobs = read_manifests(documents, origin, notices)
     else:
         jobs = read_job_file(documents, origin)
