@@ -118,9 +118,12 @@ class InputRefused(Event, frozen=True, kw_only=True):
     """Topic and partition, or another name of where it came from."""
     offset: Annotated[int, Meta(ge=-1, le=2**53)] = -1
     id: Annotated[str, Meta(max_length=128)] = ""
+    """What it was said to be about: its key."""
+    event: Annotated[str, Meta(max_length=128)] = ""
+    """The id of the CloudEvent that it came as."""
     reason: Text
     digest: Annotated[str, Meta(max_length=128)] = ""
-    """BLAKE2b of the bytes, in hexadecimal."""
+    """BLAKE2b, in hexadecimal, of the entry that it would be; of the message's value where it is no CloudEvent of ours."""
 
 
 class EntryQuarantined(Event, frozen=True, kw_only=True):

@@ -33,6 +33,8 @@ class Message(msgspec.Struct, frozen=True):
     appended_us: int
     """When the broker took it, by the broker's clock; 0 where that is not known."""
     key: str = ""
+    event: str = ""
+    """The id of the CloudEvent that it came as; empty where it did not come by the bus."""
 
 
 class BufferFull(OperatingError):

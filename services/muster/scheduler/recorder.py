@@ -17,6 +17,7 @@ import msgspec
 from muster.cluster.state import State
 from muster.engine.policies import unknown
 from muster.events.base import Event
+from muster.events.cloudevents import refusal
 from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.nodes import (
@@ -332,7 +333,7 @@ class Recorder:
                 job = event.job
                 if job in state.jobs or job in self._submitted:
                     return True
-                _check_key(message.key, job)
+                _check_key(message, "job", job)
                 _check_age(job, message.appended_us, state.policy.too_old_us)
                 self._submitted[job] = None
             elif not self._wanted(state, message, event):
@@ -356,12 +357,13 @@ class Recorder:
             Malformed: it comes under the wrong key, or names what does not exist.
         """
         if isinstance(event, (JobCancelRequested, JobReprioritised)):
-            _check_key(message.key, event.job)
+            _check_key(message, "job", event.job)
         elif isinstance(event, PolicySet):
             why = unknown(event.policy)
             if why:
                 raise Malformed(why)
         elif isinstance(event, DeviceHealthChanged):
+            _check_key(message, "node", event.node)
             node = reports.registered(state, event.node)
             if node is not None and node.uid == event.uid and event.node not in self.agents.registered:
                 return any(device.uuid == event.device and device.health != event.health for device in node.devices)
@@ -371,8 +373,7 @@ class Recorder:
         """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""
         agents = self.agents
         report = decode_report(message.data)
-        if message.key and message.key != report.node:
-            raise Malformed(f"key: {message.key[:64]!r} is not the node {report.node!r}")
+        _check_key(message, "node", report.node)
         if report.node in agents.registered:
             return False
         if agents.late(report):
@@ -409,23 +410,25 @@ class Recorder:
 
 
 def _refusal(message: Message, reason: str) -> InputRefused:
+    refused = refusal(message.data)  # the bus found that it is no CloudEvent, and says why
     return InputRefused(
         source=message.source[:128],
         offset=message.offset,
         id=message.key[:128],
-        reason=reason[:1024],
-        digest=digest(message.data),
+        event=message.event[:128],
+        reason=reason[:1024] if refused is None else refused.reason[:1024],
+        digest=digest(message.data) if refused is None else refused.digest[:128],
     )
 
 
-def _check_key(key: str, job: str) -> None:
-    """What is said of a job is keyed by it, so that nothing overtakes anything about the same job.
+def _check_key(message: Message, what: str, name: str) -> None:
+    """What is said of a job or a node is keyed by it, so that nothing overtakes anything about the same one.
 
     Raises:
-        Malformed: the key is another's.
+        Malformed: the key is another's, or a message of the bus has none.
     """
-    if key and key != job:
-        raise Malformed(f"key: {key[:64]!r} is not the job {job!r}")
+    if message.key != name and (message.key or message.event):
+        raise Malformed(f"key: {message.key[:64]!r} is not the {what} {name!r}")
 
 
 def _check_age(job: str, appended_us: int, too_old_us: int) -> None:
