@@ -1,11 +1,11 @@
 # Two commands matter: `make demo` and `make test`. Both need Python 3.11 or newer and nothing else: what they need is
-# installed into .venv, once.
+# installed into .venv, once. Where there are Java 17 and Maven too, `make test` tests on Kafka, and `make broker` starts one.
 
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test check lint soak bench clean
+.PHONY: demo test check lint soak bench broker clean
 
 demo: .venv/runtime.stamp  ## Play a workload, kill the scheduler, start it again, audit the log (under a minute).
 	@rm -rf build/demo
@@ -28,6 +28,9 @@ soak: .venv/runtime.stamp  ## The simulated world from many seeds: make soak SEE
 
 bench: .venv/runtime.stamp  ## How fast the engine decides.
 	$(BIN)/muster bench engine --json
+
+broker:  ## A Kafka broker on this machine, at localhost:9092: make broker NODES=3, and infra/kafka/broker stop.
+	infra/kafka/broker start --nodes $(or $(NODES),1) --port $(or $(PORT),9092)
 
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,3 @@
+"""What every folder of tests may ask for by name."""
+
+pytest_plugins = ["tests.support.kafka"]

@@ -1,0 +1,43 @@
+"""The broker that the tests and people start: it starts, dies, comes back, and ends."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.kafka import BROKER, Brokers, Kafka
+
+
+def _broker(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(BROKER), *arguments, "--folder", str(folder)], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_broker_answers_where_the_fixture_says(kafka: Kafka) -> None:
+    host, _, port = kafka.bootstrap.rpartition(":")
+    assert host
+    assert int(port) > 0
+    assert kafka.address == f"kafka://{kafka.bootstrap}"
+
+
+def test_one_of_three_nodes_can_die_pause_and_come_back(brokers: Callable[..., Brokers]) -> None:
+    three = brokers(nodes=3, proxied=True)
+    assert len(three.bootstrap.split(",")) == 3
+    assert _broker(three.folder, "status").returncode == 0
+    three.kill(2)
+    three.pause(3)
+    told = _broker(three.folder, "status")
+    assert told.returncode == 1
+    assert [line.split("  ")[2] for line in told.stdout.splitlines()] == ["runs", "is stopped", "is paused"]
+    three.resume(3)
+    three.restart(2)
+    assert _broker(three.folder, "status").returncode == 0
+    assert _broker(three.folder, "kill", "4").stderr == f"broker: there is no node 4 in {three.folder}; there are 1, 2, 3\n"
+    assert _broker(three.folder, "start").stderr.startswith("broker: node 1 in ")
+
+
+def test_a_folder_without_brokers_is_named(tmp_path: Path) -> None:
+    told = _broker(tmp_path, "status")
+    assert told.returncode == 1
+    assert told.stderr == f"broker: no broker was started in {tmp_path}\n"

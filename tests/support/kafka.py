@@ -1,0 +1,233 @@
+"""For tests on a real Kafka broker: where it comes from, and brokers that a test may break.
+
+`kafka` is one broker for the whole run, to be shared: a test makes topics of its own and breaks nothing. It is, in this order,
+the one that `MUSTER_TEST_KAFKA=HOST:PORT` names, one in a container where a Docker engine answers, or one from the jars that
+`infra/kafka/broker` brings. `brokers` starts brokers of the test's own, from the jars always: they may be killed, paused,
+reached through a proxy. Without a broker these tests are skipped, and say why; where `MUSTER_REQUIRE` names `kafka` they fail.
+"""
+
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, Self
+
+import pytest
+
+BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
+IMAGE = "apache/kafka:4.1.0"
+CONTAINER_START_S = 120
+
+
+class Kafka:
+    """A broker that somebody else started and ends."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        """HOST:PORT, or several with commas between."""
+
+    @property
+    def address(self) -> str:
+        """As `--bus` takes it."""
+        return f"kafka://{self.bootstrap}"
+
+    def topic(self, name: str = "test") -> str:
+        """A name that no other test has; nobody makes it here."""
+        return f"{name}.{secrets.token_hex(6)}"
+
+
+class Node:
+    """One broker of several: its ports on 127.0.0.1, and its process."""
+
+    def __init__(self, told: dict[str, int]) -> None:
+        self.id = told["id"]
+        self.pid = told["pid"]
+        self.port = told["port"]
+        self.secure_port = told["secure_port"]
+        """Of TLS and SASL; 0 without `secure`."""
+        self.proxied_port = told["proxied_port"]
+        """Where a proxy connects to; 0 without `proxied`."""
+        self.advertised_port = told["advertised_port"]
+        """Where a proxy listens: clients that came through it are told to come back there; 0 without `proxied`."""
+
+
+class Brokers(Kafka):
+    """One broker or three of the test's own, from the jars, in a folder. Ends with the test, and with its process."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, str(BROKER), "run", "--brief", "--folder", str(folder), *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C meant for the tests must not take the brokers first
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            said = self._process.stderr.read()
+            self.close()
+            raise AssertionError(f"the broker did not start: {said}")
+        super().__init__(line)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """As they are now."""
+        return [Node(told) for told in json.loads((self.folder / "brokers.json").read_text())["nodes"]]
+
+    @property
+    def client_properties(self) -> Path:
+        """What a client needs for `secure_port`."""
+        return self.folder / "client.properties"
+
+    @property
+    def secure_address(self) -> str:
+        """As `--bus` takes it, for the listeners with TLS and SASL."""
+        return "kafka://" + ",".join(f"127.0.0.1:{node.secure_port}" for node in self.nodes)
+
+    @property
+    def advertised_address(self) -> str:
+        """As `--bus` takes it, for clients that come through a proxy."""
+        return "kafka://" + ",".join(f"127.0.0.1:{node.advertised_port}" for node in self.nodes)
+
+    def kill(self, node: int = 1) -> None:
+        """SIGKILL."""
+        self._do("kill", str(node))
+
+    def pause(self, node: int = 1) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node: int = 1) -> None:
+        """SIGCONT."""
+        self._signal(node, signal.SIGCONT)
+
+    def restart(self, node: int = 1) -> None:
+        """Start a dead node again, or stop a living one first; returns when it serves."""
+        self._do("restart", str(node))
+
+    def close(self) -> None:
+        """End every node at once."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _signal(self, node: int, sent: signal.Signals) -> None:
+        os.kill(next(each.pid for each in self.nodes if each.id == node), sent)
+
+    def _do(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, str(BROKER), *arguments, "--folder", str(self.folder)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker for the whole run; see the module."""
+    given = os.environ.get("MUSTER_TEST_KAFKA")
+    if given:
+        yield Kafka(_reached(given))
+    elif _docker_answers():
+        yield from _container()
+    else:
+        _bring_jars()
+        with Brokers(tmp_path_factory.mktemp("kafka")) as brokers:
+            yield brokers
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Callable[..., Brokers]]:
+    """Starts brokers of the test's own: `brokers(nodes=3, secure=True, proxied=True, set={...})`."""
+    _bring_jars()
+    started: list[Brokers] = []
+
+    def start(*, nodes: int = 1, secure: bool = False, proxied: bool = False, set: dict[str, str] | None = None) -> Brokers:
+        options = [f"--nodes={nodes}", *["--secure"] * secure, *["--proxied"] * proxied]
+        options += [f"--set={name}={value}" for name, value in (set or {}).items()]
+        made = Brokers(tmp_path / f"brokers-{len(started)}", *options)
+        started.append(made)
+        return made
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def unavailable(what: str, reason: str) -> NoReturn:
+    """Skip the test, or fail it where `MUSTER_REQUIRE` (names with commas or spaces between) says that `what` must be there."""
+    if what in re.split(r"[,\s]+", os.environ.get("MUSTER_REQUIRE", "")):
+        pytest.fail(f"{what} is required here: {reason}", pytrace=False)
+    pytest.skip(f"without {what}: {reason}")
+
+
+def _reached(given: str) -> str:
+    host, _, port = given.split(",")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        unavailable("kafka", f"MUSTER_TEST_KAFKA names {given}, and no broker answers there: {error}")
+    return given
+
+
+def _docker_answers() -> bool:
+    try:
+        done = subprocess.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.strip() != b""
+
+
+def _container() -> Iterator[Kafka]:
+    """One KRaft node of the image apache/kafka, at a free port of this host that it also tells its clients."""
+    from testcontainers.core.container import DockerContainer  # it asks for the engine when it is imported
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    container = DockerContainer(IMAGE).with_bind_ports(9092, port)
+    for name, value in {
+        "NODE_ID": "1",
+        "PROCESS_ROLES": "broker,controller",
+        "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+        "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "LISTENERS": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://localhost:9093",
+        "ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
+        "LISTENER_SECURITY_PROTOCOL_MAP": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "AUTO_CREATE_TOPICS_ENABLE": "false",
+        "OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "REPLICA_FETCH_MAX_BYTES": str(32 * 1024 * 1024),
+    }.items():
+        container = container.with_env(f"KAFKA_{name}", value)
+    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(CONTAINER_START_S))
+    with container:
+        yield Kafka(f"127.0.0.1:{port}")
+
+
+def _bring_jars() -> None:
+    done = subprocess.run([sys.executable, str(BROKER), "jars"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        unavailable("kafka", "there is no MUSTER_TEST_KAFKA and no Docker engine, and " + done.stderr.strip())
