@@ -111,6 +111,27 @@ class PolicySet(Event, frozen=True, kw_only=True):
     by: Text = ""
 
 
+class Loss(Part, frozen=True, kw_only=True):
+    """What is gone of one source of inputs."""
+
+    source: Label
+    """Topic and partition."""
+    position: Annotated[int, Meta(ge=0, le=2**53)]
+    """The offset that was to be read next."""
+    resumed: Annotated[int, Meta(ge=0, le=2**53)]
+    """The offset at which reading goes on."""
+
+
+class LossAccepted(Event, frozen=True, kw_only=True):
+    """Messages were lost that no cycle had taken, and an operator said to go on without them.
+
+    The positions of its cycle move accordingly. Nothing else follows from it.
+    """
+
+    lost: Annotated[tuple[Loss, ...], Meta(min_length=1, max_length=4096)]
+    by: Text = ""
+
+
 class InputRefused(Event, frozen=True, kw_only=True):
     """Something arrived that is no input, and this is why. The message itself is not kept."""
 

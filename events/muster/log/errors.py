@@ -40,6 +40,10 @@ class LogDamaged(LogError):
     """The file is no log of ours, or the engine finds it broken."""
 
 
+class OffsetsLost(LogError):
+    """Messages of an input topic are gone that no cycle has taken. Only an operator's recorded word goes on from here."""
+
+
 class LogHalted(LogError):
     """The chain of records is broken at `position`: the log was cut or altered. Nobody may go on from here."""
 

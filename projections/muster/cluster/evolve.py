@@ -15,7 +15,7 @@ from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
 from muster.events.base import Event
-from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, PolicySet
+from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, LossAccepted, PolicySet
 from muster.events.record import Cycle, TermStarted
 
 
@@ -127,7 +127,7 @@ def _lease_extended(state: State, event: LeaseExtended) -> None:
         evolve_nodes.set_timer(state, state.ledger.node(row))
 
 
-def _nothing(state: State, event: InputRefused | EntryQuarantined) -> None:
+def _nothing(state: State, event: InputRefused | EntryQuarantined | LossAccepted) -> None:
     """It is written down and changes nothing."""
 
 
@@ -138,5 +138,6 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     InputRefused: _nothing,
+    LossAccepted: _nothing,
     EntryQuarantined: _nothing,
 }

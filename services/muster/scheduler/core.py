@@ -6,6 +6,7 @@ further record is made.
 """
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
@@ -14,6 +15,7 @@ from muster.engine.step import Engine
 from muster.events.base import Event
 from muster.events.codec import encode_cycle, encode_frame, open_envelope, open_record
 from muster.events.nodes import NodeRegistered
+from muster.events.operations import LossAccepted
 from muster.events.record import Cycle, TermStarted
 from muster.log.admit import Admitted, Halt, Head, Void, admit, admit_own, genesis, judge
 from muster.log.errors import OperatingError
@@ -21,6 +23,10 @@ from muster.scheduler.messages import BufferFull, Message, UnknownSource
 from muster.scheduler.recorder import MESSAGES_MAX, Recorder
 
 __all__ = ["BufferFull", "Core", "Message", "Replaced", "UnknownSource"]
+
+POSITIONS_US: Final = 600_000_000
+"""After so long without a cycle one is made for the positions alone: messages that say nothing new may be forgotten by their
+topic, and must not be missed then."""
 
 
 class Replaced(OperatingError):
@@ -101,6 +107,22 @@ class Core:
         self._folded = False
         return self._pending
 
+    def accept_loss(self, at_us: int, event: LossAccepted) -> bytes:
+        """The record of an operator's word to go on without what is lost, which moves the positions to where reading goes on."""
+        check(self._pending is None, "a record is in flight")
+        check(self.leads, "only a leader makes cycles")
+        engine = self.engine
+        at_us = max(at_us, engine.state.at_us)
+        positions = {loss.source: loss.resumed for loss in event.lost}
+        self.recorder.restart()
+        self._folded = True
+        decisions = engine.step(self.head.number + 1, self.term, at_us, [event], positions)
+        cycle = self._record(self.term, at_us, inputs=(event,), decisions=tuple(decisions), positions=positions)
+        self._pending = encode_cycle(cycle)
+        self._frame = encode_frame(cycle)
+        self.made = cycle
+        return self._pending
+
     def offer(self, message: Message) -> None:
         """Something arrived on an input topic. What was taken already is dropped.
 
@@ -136,7 +158,7 @@ class Core:
         inputs = recorded.inputs
         if not inputs:
             wake_us = engine.next_wake_us()
-            if wake_us is None or wake_us > at_us:
+            if (wake_us is None or wake_us > at_us) and not self._positions_due(at_us):
                 return None
         positions = recorder.moved
         recorder.moved = {}
@@ -210,6 +232,10 @@ class Core:
         if wake_us is None or beat_us is None:
             return beat_us if wake_us is None else wake_us
         return min(wake_us, beat_us)
+
+    def _positions_due(self, at_us: int) -> bool:
+        """Whether what was read says nothing new, and that it was read is to be written down all the same."""
+        return bool(self.recorder.moved) and at_us - self.engine.state.at_us >= POSITIONS_US
 
     def _begin_term(self, own: bool, at_us: int) -> None:
         """A term begins, ours or another's. Whatever was read and not recorded is read anew by whoever leads."""

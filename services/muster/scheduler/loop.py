@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from muster.log.admit import Admitted, Halt
-from muster.log.errors import LogHalted
+from muster.log.errors import LogHalted, OffsetsLost
 from muster.log.port import Log, Record
 from muster.scheduler.core import Replaced
 from muster.scheduler.inbox import Inbox
@@ -38,6 +38,8 @@ EXIT_DOUBT: Final = 75
 """An append failed or was not answered in time: start again and read what happened."""
 EXIT_REPLACED: Final = 76
 """Another scheduler leads: start again and follow it."""
+EXIT_LOST: Final = 77
+"""Messages are gone that no cycle has taken: an operator has to say whether to go on without them."""
 
 IDLE_MAX_US: Final = 1_000_000
 
@@ -120,6 +122,9 @@ class Scheduler:
         except LogHalted as error:
             logger.critical("%s", error)
             self._exit(EXIT_HALTED)
+        except OffsetsLost as error:
+            logger.critical("%s", error)
+            self._exit(EXIT_LOST)
         except Exception:
             logger.critical("the scheduler of cell %s stops", self.core.cell, exc_info=True)
             self._exit(EXIT_BROKEN)

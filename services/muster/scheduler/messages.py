@@ -19,6 +19,9 @@ GPU_HEALTH: Final = "muster.gpu-health"
 OPERATIONS: Final = "muster.operations"
 TOPICS: Final = (JOBS, NODES, GPU_HEALTH, OPERATIONS)
 
+BEAT: Final = b"beat"
+"""The data of a leader's sign of life, which stands on `muster.nodes` among the reports and says nothing new."""
+
 BUFFER_MAX_MESSAGES: Final = 20_000
 BUFFER_MAX_BYTES: Final = 64 * 1024 * 1024
 

@@ -42,7 +42,7 @@ from muster.events.operations import (
 )
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
-from muster.scheduler.messages import GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message
+from muster.scheduler.messages import BEAT, GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message
 from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -322,7 +322,7 @@ class Recorder:
             return True
         try:
             if topic == NODES and not message.data.startswith(b"["):
-                return self._report(state, message, recorded)
+                return message.data == BEAT or self._report(state, message, recorded)
             if isinstance(event, Malformed):
                 raise event
             if event is None:
