@@ -43,7 +43,7 @@ clean:
 .venv/runtime.stamp: pyproject.toml | .venv/bin/python
 	@echo "Installing into .venv, once"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[scheduler]"
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml .venv/runtime.stamp | .venv/bin/python

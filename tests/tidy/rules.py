@@ -68,7 +68,7 @@ NUMPY_FLOAT = frozenset(
         "random",
     ]
 )
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
 SET_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 
 Finding = str
@@ -202,8 +202,11 @@ def no_file_is_dead(root: Path) -> list[Finding]:
 
 def every_dependency_is_imported(root: Path) -> list[Finding]:
     """What an installation brings in, something imports."""
-    dependencies = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project.get("optional-dependencies", {})
+    dependencies = [*project["dependencies"], *(dependency for extra in extras.values() for dependency in extra)]
     names = [re.split(r"[<>=~!\[ ]", dependency)[0] for dependency in dependencies]
+    names = [name for name in names if name != project["name"]]
     imported = {name.split(".")[0] for _, tree in _parsed(root, ROOTS) for node in ast.walk(tree) for name in _imported(node)}
     return [f"pyproject.toml: {name} is imported nowhere" for name in names if IMPORTED_AS.get(name, name) not in imported]
 

@@ -101,10 +101,10 @@ def test_a_package_without_marker_is_found(tmp_path: Path) -> None:
 
 def test_a_dependency_that_nothing_imports_is_found(tmp_path: Path) -> None:
     tree = small_tree(tmp_path)
-    every = "httptools, httpx, litestar, msgspec, numpy, platformdirs, rich.table, typer, uvicorn, uvloop"
-    (tree / ENGINE).write_text(HEADER + f"import {every}, yaml\n")
+    every = "aiokafka, httptools, httpx, litestar, msgspec, numpy, platformdirs, rich.table, typer, uvicorn, uvloop"
+    (tree / ENGINE).write_text(HEADER + f"import {every}, pynvml, yaml\n")
     assert rules.every_dependency_is_imported(tree) == []
-    (tree / ENGINE).write_text(HEADER + f"import {every}\n")
+    (tree / ENGINE).write_text(HEADER + f"import {every}, pynvml\n")
     assert rules.every_dependency_is_imported(tree) == ["pyproject.toml: pyyaml is imported nowhere"]
 
 
