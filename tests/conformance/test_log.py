@@ -1,6 +1,7 @@
 """The contract of `muster.log.port.Log`, held against every engine.
 
-An engine joins by one line in `ENGINES`: a function that makes a fresh log in a folder, whose handles it then opens.
+An engine joins by one line in `ENGINES`: a function that makes a fresh log, in a folder where it needs one, whose handles it
+then opens.
 """
 
 import asyncio
@@ -11,10 +12,14 @@ from typing import Protocol
 
 import pytest
 
+from muster.log.bus import Bus
 from muster.log.errors import AppendDoubt, LogClosed, RecordTooLarge
+from muster.log.kafka import KafkaLog
 from muster.log.memory import WEAK, MemoryBroker, MemoryLog
 from muster.log.port import RECORD_MAX_BYTES, Log, Record
 from muster.log.sqlite import SqliteLog
+from tests.support.kafka import Kafka
+from tests.support.topics import make_log_topic
 
 
 class Engine(Protocol):
@@ -22,6 +27,7 @@ class Engine(Protocol):
 
     async def writer(self) -> Log: ...
     async def reader(self) -> Log: ...
+    async def close(self) -> None: ...
 
 
 class _Memory:
@@ -33,6 +39,9 @@ class _Memory:
 
     async def reader(self) -> Log:
         return MemoryLog(self._broker)
+
+    async def close(self) -> None:
+        pass
 
 
 class _Sqlite:
@@ -55,19 +64,47 @@ class _Sqlite:
             await handle.close()
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {
-    "memory": lambda folder: _Memory(MemoryBroker()),
-    "memory, weak": lambda folder: _Memory(MemoryBroker(seed=7, faults=WEAK)),
-    "sqlite": _Sqlite,
+class _Kafka:
+    """A topic of its own on a broker that all tests share."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._bus = Bus.parse(kafka.address)
+        self._topic = kafka.topic("conformance")
+        self._made = False
+        self._handles: list[KafkaLog] = []
+
+    async def writer(self) -> Log:
+        return await self._opened(writer=True)
+
+    async def reader(self) -> Log:
+        return await self._opened(writer=False)
+
+    async def _opened(self, *, writer: bool) -> KafkaLog:
+        if not self._made:
+            await make_log_topic(self._bus, self._topic)
+            self._made = True
+        log = await KafkaLog.open(self._bus, self._topic, writer=writer)
+        self._handles.append(log)
+        return log
+
+    async def close(self) -> None:
+        for handle in self._handles:
+            await handle.close()
+
+
+ENGINES: dict[str, Callable[[pytest.FixtureRequest, Path], Engine]] = {
+    "memory": lambda request, folder: _Memory(MemoryBroker()),
+    "memory, weak": lambda request, folder: _Memory(MemoryBroker(seed=7, faults=WEAK)),
+    "sqlite": lambda request, folder: _Sqlite(folder),
+    "kafka": lambda request, folder: _Kafka(request.getfixturevalue("kafka")),
 }
 
 
 @pytest.fixture(params=list(ENGINES))
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
-    made = ENGINES[request.param](tmp_path)
+    made = ENGINES[request.param](request, tmp_path)
     yield made
-    if isinstance(made, _Sqlite):
-        await made.close()
+    await made.close()
 
 
 async def _append(log: Log, data: bytes) -> bool:

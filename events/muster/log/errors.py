@@ -36,6 +36,10 @@ class LogMissing(LogError):
     """There is no log at this place."""
 
 
+class LogUnreachable(LogError):
+    """Nobody answers where the log is. What stands in it is not known now; to ask again later is right."""
+
+
 class LogDamaged(LogError):
     """The file is no log of ours, or the engine finds it broken."""
 
