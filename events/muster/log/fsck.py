@@ -10,8 +10,7 @@ import msgspec
 
 from muster.log.admit import Admitted, Head, Void, admit, genesis
 from muster.log.port import Record
-from muster.log.reader import read_records
-from muster.log.sqlite import log_path
+from muster.log.reader import open_log, read_records
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,14 +54,10 @@ class Fsck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fsck(place: str | Path, cell: str | None = None) -> Fsck:
-    """Check the log that `place` names (its folder or its file).
-
-    Raises:
-        LogMissing: there is none.
-        LogDamaged: the file is no log, or it is broken as a file.
-    """
-    path = log_path(place, cell)
-    return check_records(path.stem, read_records(path))
+    """Check the log that `place` names; see `muster.log.reader.open_log`, which says what is raised too."""
+    with open_log(place, cell) as log:
+        name = log.cell
+    return check_records(name, read_records(place, cell))
 
 
 def check_records(cell: str, records: Iterable[Record]) -> Fsck:

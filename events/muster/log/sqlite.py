@@ -108,6 +108,11 @@ class SqliteFile:
         path = log_path(place, cell)
         return cls(path, _connect_reader(path), None)
 
+    @property
+    def cell(self) -> str:
+        """Whose log it is."""
+        return self.path.stem
+
     def append(self, data: bytes) -> int:
         """Add a record, durable when this returns; its position.
 

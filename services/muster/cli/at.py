@@ -1,7 +1,6 @@
 """`muster at [LOG] CYCLE jobs|nodes|job ID`: the cluster as it was once a cycle was admitted."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +47,7 @@ def at(
     asks = words[0].isdigit() and (len(words) < 2 or not words[1].isdigit())
     cycle, what, job = _read(words if asks else words[1:])
     if not asks:
-        _show_log(Path(words[0]), cycle, what, job, json, cell)
+        _show_log(words[0], cycle, what, job, json, cell)
     elif what == "jobs":
         show_jobs(at=cycle, json=json, gateway=gateway)
     elif what == "nodes":
@@ -75,7 +74,7 @@ def _read(words: list[str]) -> tuple[int, str, str]:
     return int(words[0]), words[1], words[2] if len(words) > 2 else ""
 
 
-def _show_log(log: Path, cycle: int, what: str, job: str, json: bool, cell: str | None) -> None:
+def _show_log(log: str, cycle: int, what: str, job: str, json: bool, cell: str | None) -> None:
     state = find_state(log, cycle, cell)
     if what == "jobs":
         rows = [job_row(found) for found in sorted(state.jobs.values(), key=lambda found: found.place)]

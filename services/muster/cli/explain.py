@@ -1,6 +1,5 @@
 """`muster explain [LOG] JOB`: why a job waits or where it stands, worked out anew from the state at a cycle."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,7 +36,7 @@ def explain(
     """
     if len(words) > 2 or (len(words) == 2 and log is not None):
         raise Failure(f"explain takes a log and a job, and was given {', '.join(map(repr, words))}")
-    with open_source(gateway, Path(words[0]) if len(words) == 2 else log, cycle, cell) as source:
+    with open_source(gateway, words[0] if len(words) == 2 else log, cycle, cell) as source:
         job = source.find(words[-1], cycle)
         explanation = source.explain(job, instance, cycle)
     if json:

@@ -1,7 +1,5 @@
 """Finding what a person means: a cycle of a log, a job by its id, the beginning of its id, or its name."""
 
-from pathlib import Path
-
 from muster.cli.output import Failure
 from muster.cli.records import admitted
 from muster.cluster.jobs import Job
@@ -9,7 +7,7 @@ from muster.cluster.state import State
 from muster.replay.travel import NoSuchCycle, fold_to
 
 
-def find_state(log: Path, cycle: int, cell: str | None) -> State:
+def find_state(log: str, cycle: int, cell: str | None) -> State:
     """The state after this cycle of the log; after the newest for 0.
 
     Raises:

@@ -5,7 +5,7 @@ import typer
 from muster.cli.output import FOUND, OK, Cell, Json, LogPlace, instant, print_json, print_table
 from muster.cli.records import every
 from muster.log.fsck import check_records
-from muster.log.sqlite import log_path
+from muster.log.reader import open_log
 
 app = typer.Typer(add_completion=False)
 
@@ -20,8 +20,9 @@ def fsck(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
 
     Example: muster fsck LOG
     """
-    path = log_path(log, cell)
-    found = check_records(path.stem, every(log, cell))
+    with open_log(log, cell) as opened:
+        name = opened.cell
+    found = check_records(name, every(log, cell))
     if json:
         print_json(found)
         return OK if found.halt is None else FOUND

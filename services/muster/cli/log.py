@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,7 +16,7 @@ from muster.events.record import Envelope
 from muster.events.registry import DECISIONS, KINDS
 from muster.log.admit import Admitted, Halt, admit, genesis
 from muster.log.errors import LogHalted
-from muster.log.sqlite import SqliteFile
+from muster.log.reader import open_log
 
 app = typer.Typer(add_completion=False)
 
@@ -27,8 +26,12 @@ FOLLOW_S = 0.2
 @app.command()
 def log(
     log: Annotated[
-        Path | None,
-        typer.Argument(metavar="[LOG]", help="A log: its folder or its file; else the gateway is asked.", show_default=False),
+        str | None,
+        typer.Argument(
+            metavar="[LOG]",
+            help="A log: its folder, its file, or kafka://HOST:PORT; else the gateway is asked.",
+            show_default=False,
+        ),
     ] = None,
     start: Annotated[int, typer.Option("--from", help="Begin at this cycle.", metavar="N")] = 1,
     kinds: Annotated[
@@ -62,12 +65,12 @@ def log(
         _print(envelope, names, wanted, shown=envelope.number >= start, json=json)
 
 
-def _admitted(place: Path, cell: str | None, follow: bool) -> Iterator[Envelope]:
+def _admitted(place: str, cell: str | None, follow: bool) -> Iterator[Envelope]:
     """The admitted records to the tail, or for ever."""
-    with SqliteFile.reader(place, cell) as file:
-        head, after = genesis(file.path.stem), 0
+    with open_log(place, cell) as opened:
+        head, after = genesis(opened.cell), 0
         while True:
-            records = file.read(after)
+            records = opened.read(after)
             for record in records:
                 verdict = admit(head, record.data)
                 if isinstance(verdict, Halt):

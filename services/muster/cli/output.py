@@ -6,7 +6,6 @@ Results go to standard output, everything about how it went to standard error. N
 import datetime
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -22,7 +21,9 @@ USAGE = 2
 UNREADABLE = 3
 """The log or a file cannot be read."""
 
-LogPlace = Annotated[Path, typer.Argument(metavar="LOG", help="A log: its folder or its file.", show_default=False)]
+LogPlace = Annotated[
+    str, typer.Argument(metavar="LOG", help="A log: its folder, its file, or kafka://HOST:PORT.", show_default=False)
+]
 Cell = Annotated[str | None, typer.Option("--cell", metavar="CELL", help="Whose log, where the folder holds several.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

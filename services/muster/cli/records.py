@@ -1,16 +1,14 @@
 """The records of the log that a person named, read with a progress bar."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from muster.cli.output import track
 from muster.events.record import Envelope
 from muster.log.port import Record
-from muster.log.reader import read_admitted, read_records
-from muster.log.sqlite import SqliteFile
+from muster.log.reader import open_log, read_admitted, read_records
 
 
-def admitted(log: Path, cell: str | None) -> Iterator[tuple[Envelope, bytes]]:
+def admitted(log: str, cell: str | None) -> Iterator[tuple[Envelope, bytes]]:
     """The admitted records, in order.
 
     Raises:
@@ -19,7 +17,7 @@ def admitted(log: Path, cell: str | None) -> Iterator[tuple[Envelope, bytes]]:
     return track(read_admitted(log, cell), "cycles", _end(log, cell))
 
 
-def every(log: Path, cell: str | None) -> Iterator[Record]:
+def every(log: str, cell: str | None) -> Iterator[Record]:
     """Every record, admitted or not.
 
     Raises:
@@ -28,6 +26,6 @@ def every(log: Path, cell: str | None) -> Iterator[Record]:
     return track(read_records(log, cell), "records", _end(log, cell))
 
 
-def _end(log: Path, cell: str | None) -> int:
-    with SqliteFile.reader(log, cell) as file:
-        return file.end()
+def _end(log: str, cell: str | None) -> int:
+    with open_log(log, cell) as opened:
+        return opened.end()

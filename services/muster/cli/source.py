@@ -1,6 +1,5 @@
 """Where reading commands read: from the gateway, or with `--log` straight from a log, which shows the same."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,14 +13,17 @@ if TYPE_CHECKING:
     from muster.engine.explain import Explanation
 
 At = Annotated[int, typer.Option("--at", metavar="N", help="As it was after this cycle; 0 is the newest.", min=0)]
-Log = Annotated[Path | None, typer.Option("--log", metavar="LOG", help="Read this log, and not the gateway.", show_default=False)]
+Log = Annotated[
+    str | None,
+    typer.Option("--log", metavar="LOG", help="Read this log (or kafka://HOST:PORT), and not the gateway.", show_default=False),
+]
 LIMIT = 2**53
 
 
 class LogSource:
     """A log as of one cycle; answers as a gateway does."""
 
-    def __init__(self, log: Path, cycle: int, cell: str | None) -> None:
+    def __init__(self, log: str, cycle: int, cell: str | None) -> None:
         self.state = find_state(log, cycle, cell)
 
     def __enter__(self) -> "LogSource":
@@ -70,6 +72,6 @@ class LogSource:
         return explain_job(self.state, found.id, instance)
 
 
-def open_source(gateway: str, log: Path | None, at: int, cell: str | None = None) -> Gateway | LogSource:
+def open_source(gateway: str, log: str | None, at: int, cell: str | None = None) -> Gateway | LogSource:
     """The log where one is named, else the gateway."""
     return Gateway(gateway) if log is None else LogSource(log, at, cell)
