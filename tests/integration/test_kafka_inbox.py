@@ -12,6 +12,7 @@ from muster.events.cloudevents import refusal, to_message
 from muster.events.codec import decode_input
 from muster.events.jobs import JobCancelRequested
 from muster.events.operations import NodeCordoned
+from muster.log.bus import Bus
 from muster.log.errors import OffsetsLost
 from muster.scheduler import kafka_inbox
 from muster.scheduler.kafka_inbox import KafkaInbox
@@ -31,11 +32,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
         yield started
 
 
-class Bus:
+class Talk:
     """A producer, and the inboxes of one test."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.client = {"bootstrap_servers": bootstrap}
+        self.bus = Bus.parse(f"kafka://{bootstrap}")
         self.producer: Any
         self.inboxes: list[KafkaInbox] = []
 
@@ -50,7 +51,7 @@ class Bus:
 
     async def inbox(self, identity: str = "a", cell: str = "main") -> KafkaInbox:
         """A started one."""
-        made = KafkaInbox(self.client, cell, identity)
+        made = KafkaInbox(self.bus, cell, identity)
         await made.start()
         self.inboxes.append(made)
         return made
@@ -62,8 +63,8 @@ class Bus:
 
 
 @pytest.fixture
-async def bus(broker: Brokers) -> AsyncIterator[Bus]:
-    made = Bus(broker.bootstrap)
+async def bus(broker: Brokers) -> AsyncIterator[Talk]:
+    made = Talk(broker.bootstrap)
     made.producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, max_request_size=16 * 1024 * 1024)
     await made.producer.start()
     yield made
@@ -96,7 +97,7 @@ async def taken(inbox: KafkaInbox, count: int) -> list[Message]:
     return found
 
 
-async def test_every_message_is_given_once_from_the_positions_on(bus: Bus) -> None:
+async def test_every_message_is_given_once_from_the_positions_on(bus: Talk) -> None:
     positions = await bus.ends()
     for number in range(6):
         await bus.cancel(number, partition=number % 2)
@@ -116,7 +117,7 @@ async def test_every_message_is_given_once_from_the_positions_on(bus: Bus) -> No
         assert message.offset >= positions[message.source]
 
 
-async def test_after_a_seek_the_same_is_given_again_and_nothing_else(bus: Bus) -> None:
+async def test_after_a_seek_the_same_is_given_again_and_nothing_else(bus: Talk) -> None:
     positions = await bus.ends()
     for number in range(10, 15):
         await bus.cancel(number)
@@ -127,7 +128,7 @@ async def test_after_a_seek_the_same_is_given_again_and_nothing_else(bus: Bus) -
     assert [message.offset for message in await taken(inbox, 5)][:3] == [message.offset for message in first]
 
 
-async def test_what_is_no_input_is_given_as_a_refusal_and_stops_nothing(bus: Bus) -> None:
+async def test_what_is_no_input_is_given_as_a_refusal_and_stops_nothing(bus: Talk) -> None:
     positions = await bus.ends()
     await bus.put(JOBS, None, "tombstone")
     await bus.put(JOBS, b"\xff\x00", "garbage")
@@ -145,7 +146,7 @@ async def test_what_is_no_input_is_given_as_a_refusal_and_stops_nothing(bus: Bus
     decode_input(messages[job_id(20)].data)
 
 
-async def test_catching_up_has_every_report_that_stood_there_before(bus: Bus) -> None:
+async def test_catching_up_has_every_report_that_stood_there_before(bus: Talk) -> None:
     positions = await bus.ends()
     inbox = await bus.inbox()
     await inbox.seek(positions)
@@ -159,7 +160,7 @@ async def test_catching_up_has_every_report_that_stood_there_before(bus: Bus) ->
     assert found == 50
 
 
-async def test_partitions_that_cannot_be_read_are_named(bus: Bus, broker: Brokers) -> None:
+async def test_partitions_that_cannot_be_read_are_named(bus: Talk, broker: Brokers) -> None:
     inbox = await bus.inbox()
     await inbox.seek(await bus.ends())
     broker.pause()
@@ -172,7 +173,7 @@ async def test_partitions_that_cannot_be_read_are_named(bus: Bus, broker: Broker
             await inbox.wait(0.1)
 
 
-async def test_a_follower_counts_the_beats_of_its_cells_leader_alone(bus: Bus) -> None:
+async def test_a_follower_counts_the_beats_of_its_cells_leader_alone(bus: Talk) -> None:
     leader, follower, stranger = await bus.inbox("a"), await bus.inbox("b"), await bus.inbox("c", cell="other")
     assert [each.beats() for each in (leader, follower, stranger)] == [0, 0, 0]
     await asyncio.sleep(1.0)  # beats are counted from when a follower has begun to read
@@ -188,7 +189,7 @@ async def test_a_follower_counts_the_beats_of_its_cells_leader_alone(bus: Bus) -
     assert leader.beats() == 0
 
 
-async def test_a_leader_that_follows_again_counts_beats(bus: Bus) -> None:
+async def test_a_leader_that_follows_again_counts_beats(bus: Talk) -> None:
     one, other = await bus.inbox("a"), await bus.inbox("b")
     await one.seek(await bus.ends())
     await other.seek(await bus.ends())
@@ -199,7 +200,7 @@ async def test_a_leader_that_follows_again_counts_beats(bus: Bus) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_long_queue_of_jobs_holds_back_no_report(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_queue_of_jobs_holds_back_no_report(bus: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_inbox, "QUEUE_MAX", 40)
     monkeypatch.setattr(kafka_inbox, "FETCH_MAX", 20)
     monkeypatch.setattr(kafka_inbox, "JOBS_OUT_MAX", 10)
@@ -222,7 +223,7 @@ async def test_a_long_queue_of_jobs_holds_back_no_report(bus: Bus, monkeypatch: 
     assert sorted(message.key for message in jobs) == sorted(job_id(number) for number in range(200))
 
 
-async def test_what_is_gone_before_it_was_read_is_named_at_the_start(bus: Bus, broker: Brokers) -> None:
+async def test_what_is_gone_before_it_was_read_is_named_at_the_start(bus: Talk, broker: Brokers) -> None:
     for number in range(5):
         await bus.cancel(number)
     ends = await bus.ends()
@@ -238,7 +239,7 @@ async def test_what_is_gone_before_it_was_read_is_named_at_the_start(bus: Bus, b
     await inbox.check(ends)
 
 
-async def test_what_goes_while_it_waits_to_be_read_ends_the_reading(bus: Bus, broker: Brokers) -> None:
+async def test_what_goes_while_it_waits_to_be_read_ends_the_reading(bus: Talk, broker: Brokers) -> None:
     ends = await bus.ends()
     inbox = await bus.inbox()
     await inbox.seek(ends)

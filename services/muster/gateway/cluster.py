@@ -90,11 +90,9 @@ async def operate(request: Any3, name: FromPath[str], operation: FromPath[str]) 
         raise Refused(404, f"nodes are operated by {', '.join(kinds)} or remove, not by {operation[:64]!r}")
     gateway = of(request)
     uid = await gateway.live.read(lambda now: _uid(now, name))
-    if operation == "remove":
-        await gateway.intake.operation(NodeRemoved(node=name, uid=uid))
-    else:
-        await gateway.intake.operation(kinds[operation](node=name, by=who.by))
-    return answered(Accepted(cycle=gateway.live.feed.number), 202)
+    event = NodeRemoved(node=name, uid=uid) if operation == "remove" else kinds[operation](node=name, by=who.by)
+    recorded = await gateway.intake.operation(event)
+    return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
 
 
 @post(
@@ -110,8 +108,8 @@ async def extend(request: Any3) -> Response[bytes]:
     who.require("operate")
     gateway = of(request)
     until_us = gateway.live.now_us() + decoded(await request.body(), Extend).for_us
-    await gateway.intake.operation(LeaseExtended(until_us=until_us, by=who.by))
-    return answered(Extended(cycle=gateway.live.feed.number, until_us=until_us), 202)
+    recorded = await gateway.intake.operation(LeaseExtended(until_us=until_us, by=who.by))
+    return answered(Extended(cycle=gateway.live.feed.number if recorded else 0, until_us=until_us), 202)
 
 
 @put(
@@ -139,8 +137,8 @@ async def policy(request: Any3) -> Response[bytes]:
     except Malformed as error:
         raise malformed(error) from None
     gateway = of(request)
-    await gateway.intake.operation(event)
-    return answered(Accepted(cycle=gateway.live.feed.number), 202)
+    recorded = await gateway.intake.operation(event)
+    return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
 
 
 def _uid(now: State, name: str) -> str:

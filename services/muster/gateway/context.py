@@ -15,6 +15,7 @@ from muster.gateway.live import Live
 from muster.gateway.outputs import Outputs
 from muster.gateway.polls import Polls
 from muster.gateway.problems import Refused
+from muster.gateway.shown import CellShown
 
 JSON = "application/json"
 
@@ -50,7 +51,10 @@ class Gateway:
             return await self.history.ask(question)
 
         def look(state: State) -> bytes:
-            return msgspec.json.encode(answer(state, question, self.live.head))
+            found = answer(state, question, self.live.head)
+            if isinstance(found, CellShown):
+                found = msgspec.structs.replace(found, behind_us=self.live.behind_us())
+            return msgspec.json.encode(found)
 
         return await self.live.read(look)
 

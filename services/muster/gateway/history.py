@@ -31,7 +31,8 @@ from muster.gateway.problems import Refused
 from muster.log.admit import Admitted, Halt, Head, admit
 from muster.log.errors import LogHalted
 from muster.log.port import Record
-from muster.log.sqlite import SqliteFile
+from muster.log.reader import open_log
+from muster.scheduler.snapshots import Snapshot, Snapshots
 
 AT_ONCE: Final = 200
 WAITING_MAX: Final = 64
@@ -103,11 +104,13 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
 
 
 class History:
-    """The past of one cell on SQLite."""
+    """The past of one cell, from its log and from snapshots of it."""
 
-    def __init__(self, folder: Path, cell: str) -> None:
-        self.folder = folder
+    def __init__(self, place: str | Path, cell: str, snapshots: Path | None = None) -> None:
+        """`place` is what `muster.log.reader.open_log` takes; `snapshots` a folder in which some may lie."""
+        self.place = str(place)
         self.cell = cell
+        self._snapshots = str(snapshots or "")
         self._process: ProcessPoolExecutor | None = None
         self._waiting = 0
 
@@ -126,13 +129,12 @@ class History:
             self._waiting -= 1
 
     async def _ask(self, question: Question) -> bytes:
-        loop = asyncio.get_running_loop()
         for attempt in (1, 2):
             if self._process is None:
                 context = multiprocessing.get_context("spawn")
                 self._process = ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
             try:
-                status, data = await loop.run_in_executor(self._process, look_back, str(self.folder), self.cell, question)
+                status, data = await self._look_back(question)
                 break
             except BrokenProcessPool:
                 self.close()
@@ -146,14 +148,20 @@ class History:
         """The entries of the cycles from `first` to `last`, all or those about one job; cycles without any are left out."""
         chain = Chain(self.cell, first)
         position = max(0, first - 1)  # each cycle takes a position of its own, so it stands no earlier
-        while chain.number < last and (records := await asyncio.to_thread(self._read, position)):
-            position = records[-1].position
-            for envelope in chain.take(records):
-                if first <= envelope.number <= last:
-                    batch = told(envelope, job)
-                    if batch.entries:
-                        yield batch
-                await asyncio.sleep(0)  # the scheduler beside us goes first
+        if first > last:
+            return
+        log = await asyncio.to_thread(open_log, self.place, self.cell)
+        try:
+            while chain.number < last and (records := await asyncio.to_thread(log.read, position, AT_ONCE)):
+                position = records[-1].position
+                for envelope in chain.take(records):
+                    if first <= envelope.number <= last:
+                        batch = told(envelope, job)
+                        if batch.entries:
+                            yield batch
+                    await asyncio.sleep(0)  # the scheduler beside us goes first
+        finally:
+            await asyncio.to_thread(log.close)
 
     async def places(self, job: str, first: int, last: int) -> dict[int, Places]:
         """Where the newest attempt of each instance was, as the cycles from `first` to `last` say."""
@@ -171,9 +179,9 @@ class History:
             self._process.shutdown(wait=False, cancel_futures=True)
             self._process = None
 
-    def _read(self, position: int) -> list[Record]:
-        with SqliteFile.reader(self.folder, self.cell) as file:
-            return file.read(position, AT_ONCE)
+    async def _look_back(self, question: Question) -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._process, look_back, self.place, self.cell, self._snapshots, question)
 
 
 class Chain:
@@ -221,9 +229,10 @@ class Chain:
 class _Past:
     """States of the past, in the process that folds them."""
 
-    def __init__(self, folder: Path, cell: str) -> None:
-        self._folder = folder
+    def __init__(self, place: str, cell: str, snapshots: str) -> None:
+        self._place = place
         self._cell = cell
+        self._snapshots = Snapshots(Path(snapshots), cell) if snapshots else None
         self._kept: list[tuple[int, bytes]] = []
         """Encoded states by cycle, some of those that were passed."""
         self._state: State | None = None
@@ -240,8 +249,7 @@ class _Past:
             raise Refused(404, f"there is no cycle {number}: they are numbered from 1")
         state = self._state
         if state is None or state.number > number:
-            near = [data for at, data in self._kept if at <= number]
-            state = snapshot.decode(near[-1]) if near else State(self._cell)
+            state = self._near(number)
             self.digest = ""
         if state.number < number:
             self._state = None
@@ -249,12 +257,28 @@ class _Past:
         self._state = state
         return state
 
+    def _near(self, number: int) -> State:
+        """The nearest state before this cycle, of those that were kept and those that were written down."""
+        near = [data for at, data in self._kept if at <= number]
+        state = snapshot.decode(near[-1]) if near else State(self._cell)
+        if self._snapshots is not None:
+            written = self._snapshots.before(number)
+            if written is not None and written.head.number > state.number and self._stands(written):
+                return written.state
+        return state
+
+    def _stands(self, written: Snapshot) -> bool:
+        """Whether the log holds the record after which it was written."""
+        with open_log(self._place, self._cell) as log:
+            records = log.read(written.position - 1, 1)
+        return bool(records) and digest(records[0].data) == written.head.digest
+
     def places(self, job: str, first: int, last: int) -> dict[int, tuple[int, dict[int, str]]]:
         """By instance the newest attempt and the names of its nodes by rank, as the cycles from `first` to `last` say."""
         needle = f'"{job}"'.encode()
         found: dict[int, tuple[int, dict[int, str]]] = {}
         position = max(0, first - 1)
-        with SqliteFile.reader(self._folder, self._cell) as file:
+        with open_log(self._place, self._cell) as file:
             while records := file.read(position, AT_ONCE):
                 position = records[-1].position
                 for record in [record for record in records if needle in record.data]:
@@ -271,7 +295,7 @@ class _Past:
         """Fold on from where the state stands."""
         chain = Chain(self._cell, state.number)
         position = max(0, state.number - 1)
-        with SqliteFile.reader(self._folder, self._cell) as file:
+        with open_log(self._place, self._cell) as file:
             while records := file.read(position, AT_ONCE):
                 position = records[-1].position
                 for envelope in chain.take(records):
@@ -291,11 +315,11 @@ class _Past:
 _past: dict[tuple[str, str], _Past] = {}
 
 
-def look_back(folder: str, cell: str, question: Question) -> tuple[int, bytes]:
+def look_back(place: str, cell: str, snapshots: str, question: Question) -> tuple[int, bytes]:
     """In the other process: a status and the answer, or why there is none."""
-    past = _past.get((folder, cell))
+    past = _past.get((place, cell))
     if past is None:
-        past = _past[folder, cell] = _Past(Path(folder), cell)
+        past = _past[place, cell] = _Past(place, cell, snapshots)
     try:
         if question.what == "places":
             return 200, msgspec.json.encode(past.places(question.key, question.first, question.at))

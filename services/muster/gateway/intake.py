@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from muster.events.base import Event
 from muster.events.codec import encode_entry
@@ -20,28 +21,32 @@ class Intake:
     def __init__(self, inbox: QueueInbox) -> None:
         self._inbox = inbox
 
-    async def job(self, data: bytes, job: str) -> None:
-        """Put an entry about a job; returns when what follows from it is durable.
+    async def job(self, data: bytes, job: str) -> bool:
+        """Put an entry about a job; returns when it is durable. Whether it is recorded too, or waits to be.
 
         Raises:
             Refused: 503, too much waits, or nothing is recorded now.
         """
-        await self._put(JOBS, data, job)
+        return await self._put(JOBS, data, job)
 
-    async def report(self, data: bytes, node: str) -> None:
-        """Put a node's report. Raises as `job` does."""
-        await self._put(NODES, data, node)
+    async def report(self, data: bytes, node: str) -> bool:
+        """Put a node's report. As `job` does."""
+        return await self._put(NODES, data, node)
 
-    async def operation(self, event: Event) -> None:
-        """Put what an operator says. Raises as `job` does."""
-        await self._put(OPERATIONS, encode_entry(event), "")
+    async def operation(self, event: Event) -> bool:
+        """Put what an operator says. As `job` does."""
+        return await self._put(OPERATIONS, encode_entry(event), "")
 
-    def begin_job(self, data: bytes, job: str) -> asyncio.Future[None]:
+    def begin_job(self, data: bytes, job: str) -> asyncio.Future[Any]:
         """Put an entry about a job without waiting; give what this returns to `durable`. Raises as `job` does."""
         return self._begin(JOBS, data, job)
 
-    async def durable(self, waiting: Sequence[asyncio.Future[None]]) -> None:
-        """Return when what follows from all these is durable. Raises as `job` does."""
+    def waits(self, job: str) -> bool:
+        """Whether something about this job is durable and no cycle has taken it. Never so in the scheduler's process."""
+        return False
+
+    async def durable(self, waiting: Sequence[asyncio.Future[Any]]) -> bool:
+        """Return when all these are durable. Whether they are recorded too. Raises as `job` does."""
         try:
             async with asyncio.timeout(DURABLE_S):
                 for each in waiting:
@@ -49,11 +54,12 @@ class Intake:
         except TimeoutError as error:
             detail = "it is not recorded yet; ask again, with the same id: nothing is taken twice"
             raise Refused(503, detail, headers={"Retry-After": "5"}) from error
+        return True
 
-    async def _put(self, topic: str, data: bytes, key: str) -> None:
-        await self.durable((self._begin(topic, data, key),))
+    async def _put(self, topic: str, data: bytes, key: str) -> bool:
+        return await self.durable((self._begin(topic, data, key),))
 
-    def _begin(self, topic: str, data: bytes, key: str) -> asyncio.Future[None]:
+    def _begin(self, topic: str, data: bytes, key: str) -> asyncio.Future[Any]:
         try:
             return self._inbox.put(f"{topic}/0", data, time.time_ns() // 1000, key)
         except BufferFull as error:

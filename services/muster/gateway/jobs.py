@@ -26,10 +26,11 @@ JobState = Literal["", "pending", "starting", "running", "stopping", "finished",
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The submission is recorded: this job is in the log for good."""
+    """The submission is taken: this job is in the log for good, or on the bus and will be."""
 
     job: str
     cycle: int
+    """0 where it waits to be recorded: `/v1/submissions/ID` says what becomes of it."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +38,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     cycle: int = 0
-    state: Literal["recorded", "refused"] = "recorded"
+    state: Literal["recorded", "refused", "waiting"] = "recorded"
     reason: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """It is recorded, in this cycle or one before it."""
+    """It is recorded, in this cycle or one before it; 0 where it is on the bus and waits to be recorded."""
 
     cycle: int
 
@@ -107,7 +108,7 @@ async def submit_many(request: Any3) -> Response[bytes]:
 
 @get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
 async def submission(request: Any3, job: FromPath[str]) -> Response[bytes]:
-    """Whether the submission with this id was recorded, in which cycle, or why it was refused."""
+    """Whether the submission with this id was recorded, in which cycle, why it was refused, or that it waits on the bus."""
     who = caller(request)
     who.require("submit", "operate", "read")
     return answered(await _became(of(request), who, job))
@@ -190,8 +191,8 @@ async def priority(request: Any3, job: FromPath[str]) -> Response[bytes]:
 
 async def _say(request: Any3, event: JobCancelRequested | JobReprioritised) -> Response[bytes]:
     gateway = of(request)
-    await gateway.intake.job(encode_entry(event), event.job)
-    return answered(Accepted(cycle=gateway.live.feed.number), 202)
+    recorded = await gateway.intake.job(encode_entry(event), event.job)
+    return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
 
 
 async def take(gateway: Gateway, who: Caller, body: bytes) -> bytes:
@@ -272,6 +273,8 @@ async def _became(gateway: Gateway, who: Caller, job: str) -> Submission:
     refusal = live.books.refused.get(job)
     if refusal is not None:
         return Submission(job=job, cycle=refusal.cycle, state="refused", reason=refusal.reason)
+    if gateway.intake.waits(job):
+        return Submission(job=job, state="waiting")
     raise Refused(404, f"no submission {re.sub(r'[^ -~]', '?', job[:64])!r} is known: it never came, or was forgotten long ago")
 
 

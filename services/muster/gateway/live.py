@@ -27,6 +27,8 @@ class Live:
         """`core` follows the log and stands at its head; `now_us` is log time."""
         self._core = core
         self.now_us = now_us
+        self.behind_us: Callable[[], int] = lambda: 0
+        """For how long this gateway has not been at the end of the log."""
         self.books = Books(core.state)
         self.feed = Feed(core.head.number)
         self.position = 0
@@ -38,6 +40,10 @@ class Live:
     def head(self) -> str:
         """Digest of the last admitted record."""
         return self._core.head.digest
+
+    def taken(self, source: str) -> int:
+        """The next offset to be taken of a source of inputs, as of the last admitted cycle."""
+        return self._core.state.positions.get(source, 0) if self._core.pending is None else 0
 
     def on_change(self, told: Callable[[State, dict[str, None]], None]) -> None:
         """Call this after each cycle with the state and the names of nodes whose assignments it changed."""

@@ -206,6 +206,8 @@ class CellShown(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     lease_until_us: int
     policy: Policy
+    behind_us: int = 0
+    """For how long this gateway has not been at the end of the log: what it shows may be as old."""
 
 
 def job_state(job: Job) -> str:

@@ -50,7 +50,7 @@ class Core:
         """The pending cycle without its entries."""
         self._folded = False
         self.made: Cycle | None = None
-        """The last cycle that was made here: once it was read back, what stands in its record."""
+        """The last cycle that was made here (once it was read back, what stands in its record) or folded."""
         self._buffer = bytearray()
         check(self.engine.state.number == self.head.number, "a head and a state of different cycles")
 
@@ -253,6 +253,7 @@ class Core:
             if type(event) is NodeRegistered:
                 agents.learn(state, event)
         self.engine.fold(cycle)
+        self.made = cycle
 
     def _record(
         self,

@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -26,14 +26,15 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from aiokafka.structs import ConsumerRecord
 
 from muster.events.cloudevents import open_message
+from muster.log.bus import Bus
 from muster.log.errors import OffsetsLost
+from muster.log.kafka import give_up, make_consumer, make_producer
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Message
 
 QUEUE_MAX: Final = 20_000
 QUEUE_MAX_BYTES: Final = 64 * 1024 * 1024
 JOBS_OUT_MAX: Final = 6000
 """So many jobs are handed on and not recorded at most: some cycles take no more."""
-FETCH_MAX_BYTES: Final = 16 * 1024 * 1024
 FETCH_MAX: Final = 4000
 """So many messages are taken from the client at once, so that the loop is not held up."""
 CATCH_UP_S: Final = 1.0
@@ -70,9 +71,9 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 class KafkaInbox:
     """One scheduler's view of the topics. See `muster.scheduler.inbox.Inbox`."""
 
-    def __init__(self, client: Mapping[str, Any], cell: str, identity: str) -> None:
-        """`client` is what every client of this Kafka is told: where it is, and how to speak to it."""
-        self._client = dict(client)
+    def __init__(self, bus: Bus, cell: str, identity: str) -> None:
+        """`identity` tells this scheduler from the others of its cell."""
+        self._bus = bus
         self._cell = cell
         self._identity = identity
         self._partitions: dict[TopicPartition, str] = {}
@@ -104,10 +105,12 @@ class KafkaInbox:
         Raises:
             KafkaError: no broker answers.
         """
-        consumer = {"enable_auto_commit": False, "auto_offset_reset": "none", "max_partition_fetch_bytes": FETCH_MAX_BYTES}
-        self._producer = AIOKafkaProducer(**self._client, acks=1, enable_idempotence=False, request_timeout_ms=int(1000 * BEAT_S))
-        self._consumer = AIOKafkaConsumer(**self._client, **consumer)
-        self._asker = AIOKafkaConsumer(**self._client, **consumer, request_timeout_ms=int(1000 * ASK_S))
+        # a beat that is not taken soon is given up
+        self._producer = make_producer(
+            self._bus, acks=1, enable_idempotence=False, compression_type=None, request_timeout_ms=int(1000 * BEAT_S)
+        )
+        self._consumer = make_consumer(self._bus)
+        self._asker = make_consumer(self._bus)
         try:
             for client in (self._producer, self._consumer, self._asker):
                 await client.start()
@@ -231,8 +234,9 @@ class KafkaInbox:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
-        for client in (self._consumer, self._asker, self._producer):
+        for client in (self._consumer, self._asker):
             await client.stop()
+        await give_up(self._producer)
 
     # Reading as a leader
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from muster.log.admit import Admitted, Halt
-from muster.log.errors import LogHalted, OffsetsLost
+from muster.log.errors import LogHalted, LogUnreachable, OffsetsLost
 from muster.log.port import Log, Record
 from muster.scheduler.core import Replaced
 from muster.scheduler.inbox import Inbox
@@ -156,8 +156,16 @@ class Scheduler:
         left_us = self._watch.quiet_since_us + patience_us - now_us
         if left_us > 0:
             await self.log.wait(self._position, min(left_us, settings.poll_us) / 1e6)
-        elif await self.log.end() <= self._position:  # asked for after the wait began
+        elif await self._is_end():  # asked for after the wait began
             await self._start()
+
+    async def _is_end(self) -> bool:
+        """Whether there is nothing more to read; nobody who cannot ask leads."""
+        try:
+            return await self.log.end() <= self._position
+        except LogUnreachable as error:
+            logger.warning("cell %s: %s", self.core.cell, error)
+            return False
 
     async def _start(self) -> None:
         """Start a term. Whether this one leads then, `core.leads` says."""

@@ -86,6 +86,13 @@ class Snapshots:
             path.unlink(missing_ok=True)
         return None
 
+    def before(self, number: int) -> Snapshot | None:
+        """The newest of those up to this cycle that agree with themselves. Whether the log agrees is for the caller to see."""
+        for path in self._paths():
+            if int(path.name.removeprefix(f"{self.cell}-")[:16]) <= number and (found := self._read(path)) is not None:
+                return found
+        return None
+
     def _paths(self) -> list[Path]:
         """Newest first."""
         return sorted([path for path in self.folder.iterdir() if self._name.fullmatch(path.name)], reverse=True)

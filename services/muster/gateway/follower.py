@@ -1,0 +1,120 @@
+"""A gateway's own view of the log, where the scheduler is another process: it folds what was admitted, and decides nothing.
+
+It also says how far behind it is. A gateway that is cut off goes on to serve what it knows: an assignment that is old is
+obeyed by nobody who has seen a newer one, a report is not answered before Kafka has it, and so no lease is moved here that
+the log does not hear of.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from muster.log.admit import Admitted, Halt
+from muster.log.errors import LogHalted, LogUnreachable
+from muster.log.port import Log, Record
+from muster.scheduler.recovery import Recovered
+from muster.scheduler.snapshots import Snapshots
+from muster.scheduler.terms import Anchor, Clock, SystemClock
+
+WAIT_S: Final = 1.0
+ASK_EVERY_S: Final = 1.0
+"""So often the end of the log is asked for, to know whether this gateway is there."""
+BEHIND_US: Final = 10_000_000
+"""A gateway that is so far behind says so."""
+
+logger = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows the log with a core of its own."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        log: Log,
+        *,
+        snapshots: Snapshots | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`recovered` stands where the log ended when it was read."""
+        self.core = recovered.core
+        self.log = log
+        self.position = recovered.position
+        self.head_position = recovered.head_position
+        self.admitted: Callable[[Record], None] = lambda record: None
+        """Told of each record that was admitted and folded."""
+        self._snapshots = snapshots
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        now_us = self._clock.monotonic_us()
+        self._anchor = Anchor(self.core.state.at_us, now_us)
+        self._at_end_us = now_us
+        """When the end of the log was last asked for that was reached."""
+        self._asking: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Follow, until cancelled.
+
+        Raises:
+            LogHalted: the log was cut or altered.
+        """
+        self._asking = asyncio.create_task(self._ask())
+        try:
+            while True:
+                await self._follow()
+        finally:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    def now_us(self) -> int:
+        """Log time, as far as it can be told: that of the last cycle, and what has passed here since it was read."""
+        return self._anchor.now_us(self._clock.monotonic_us())
+
+    def behind_us(self) -> int:
+        """For how long this gateway has not been known to be at the end of the log."""
+        behind_us = self._clock.monotonic_us() - self._at_end_us
+        return behind_us if behind_us > 3 * int(1_000_000 * ASK_EVERY_S) else 0
+
+    def snapshot(self) -> None:
+        """Write the state down, if the last one is old."""
+        core = self.core
+        if self._snapshots is not None and self._snapshots.due(core.head.number):
+            self._snapshots.write(core.state, core.head, self.head_position)
+
+    async def _follow(self) -> None:
+        try:
+            records = await self.log.read(self.position)
+        except LogUnreachable as error:
+            logger.warning("the log cannot be read: %s", error)
+            await asyncio.sleep(WAIT_S)
+            return
+        for record in records:
+            verdict = self.core.follow(record.data)
+            self.position = record.position
+            if isinstance(verdict, Halt):
+                raise LogHalted(record.position, self.core.head.number, verdict.reason)
+            if isinstance(verdict, Admitted):
+                self.head_position = record.position
+                self._anchor = Anchor(verdict.envelope.at_us, self._clock.monotonic_us())
+                self.admitted(record)
+        if records:
+            await asyncio.sleep(0)
+        else:
+            await self.log.wait(self.position, WAIT_S)
+
+    async def _ask(self) -> None:
+        """Ask for the end of the log, again and again."""
+        said = False
+        while True:
+            asked_us = self._clock.monotonic_us()
+            try:
+                end = await self.log.end()
+            except LogUnreachable:
+                end = -1
+            if 0 <= end <= self.position:
+                self._at_end_us = asked_us
+            behind = self.behind_us() > BEHIND_US
+            if behind != said:
+                said = behind
+                logger.warning("this gateway is %s the end of the log", "behind" if behind else "at")
+            await asyncio.sleep(ASK_EVERY_S)
