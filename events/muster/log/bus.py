@@ -6,10 +6,12 @@ here, or whose value cannot be followed, is refused by name rather than passed o
 settings say is worse than none. No secret is ever part of a message, nor of how a `Bus` prints.
 """
 
+import logging
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -222,6 +224,28 @@ class Bus(msgspec.Struct, frozen=True, kw_only=True):
 
     def _wrong(self, name: str, what: str) -> BusConfigError:
         return BusConfigError(f"{self.source or 'the settings of the bus'}: {name} {what}")
+
+
+@contextmanager
+def reasons() -> Iterator[list[str]]:
+    """What aiokafka says meanwhile of its failures: its exceptions say less, and a person needs to know."""
+    heard: list[str] = []
+    handler = _Listener(heard)
+    logger = logging.getLogger("aiokafka")
+    logger.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Listener(logging.Handler):
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard[:] = [record.getMessage()]  # the last one
 
 
 def read_settings(path: Path) -> dict[str, str]:

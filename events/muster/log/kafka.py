@@ -28,7 +28,7 @@ from aiokafka.errors import (
     ProducerClosed,
 )
 
-from muster.log.bus import Bus
+from muster.log.bus import Bus, reasons
 from muster.log.errors import AppendDoubt, LogClosed, LogDamaged, LogMissing, LogUnreachable, RecordTooLarge
 from muster.log.port import READ_MAX_BYTES, RECORD_MAX_BYTES, Record
 
@@ -150,15 +150,16 @@ class KafkaLog:
             LogMissing: there is no such topic, or it has no such partition.
         """
         log = cls(bus, topic, partition, writer=writer, append_deadline_s=append_deadline_s)
-        try:
-            async with asyncio.timeout(START_S):
-                await log._start()
-        except (KafkaError, TimeoutError, OSError) as error:
-            await log.close()
-            raise LogUnreachable(f"no broker answers at {bus.address}: {_said(error)}") from error
-        except BaseException:
-            await log.close()
-            raise
+        with reasons() as heard:
+            try:
+                async with asyncio.timeout(START_S):
+                    await log._start()
+            except (KafkaError, TimeoutError, OSError) as error:
+                await log.close()
+                raise LogUnreachable(f"no broker answers at {bus.address}: {''.join(heard) or _said(error)}") from error
+            except BaseException:
+                await log.close()
+                raise
         return log
 
     async def append(self, data: bytes) -> None:

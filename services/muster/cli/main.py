@@ -42,11 +42,12 @@ COMMANDS = {
     "at": "muster.cli.at",
     "explain": "muster.cli.explain",
     "convert": "muster.cli.convert",
+    "bus": "muster.cli.bus",
     "agent": "muster.cli.agent",
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "agent", "token")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "token")
 """Commands that have commands of their own."""
 
 
