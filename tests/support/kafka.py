@@ -154,6 +154,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
             yield brokers
 
 
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """A broker with a listener of TLS and SASL, for the whole run; from the jars."""
+    _bring_jars()
+    with Brokers(tmp_path_factory.mktemp("secure"), "--secure") as made:
+        yield made
+
+
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Callable[..., Brokers]]:
     """Starts brokers of the test's own: `brokers(nodes=3, secure=True, proxied=True, set={...})`."""

@@ -70,6 +70,8 @@ class Bus(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT each."""
     settings: dict[str, str] = {}
     """What the file held, under Java's names."""
+    written: dict[str, str] = {}
+    """What the file calls them."""
     source: str = ""
     """The file."""
 
@@ -80,8 +82,8 @@ class Bus(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             BusConfigError: the address is none, or the file cannot be followed.
         """
-        settings = read_settings(Path(config)) if config is not None else {}
-        bus = cls(servers=_servers(address), settings=settings, source=str(config or ""))
+        settings, written = _read_settings(Path(config)) if config is not None else ({}, {})
+        bus = cls(servers=_servers(address), settings=settings, written=written, source=str(config or ""))
         bus.client_options()  # what cannot be followed is said now, not when the first client connects
         return bus
 
@@ -223,7 +225,7 @@ class Bus(msgspec.Struct, frozen=True, kw_only=True):
                 raise self._wrong(name, f"has no effect with security.protocol={protocol}: use SASL_SSL or SSL")
 
     def _wrong(self, name: str, what: str) -> BusConfigError:
-        return BusConfigError(f"{self.source or 'the settings of the bus'}: {name} {what}")
+        return BusConfigError(f"{self.source or 'the settings of the bus'}: {self.written.get(name, name)} {what}")
 
 
 @contextmanager
@@ -248,8 +250,8 @@ class _Listener(logging.Handler):
         self._heard[:] = [record.getMessage()]  # the last one
 
 
-def read_settings(path: Path) -> dict[str, str]:
-    """What a file of settings holds, under Java's names where librdkafka's differ.
+def _read_settings(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """What a file of settings holds, under Java's names where librdkafka's differ; and the names that stand in the file.
 
     A value is taken as it stands, without escapes; one that ends in a backslash goes on in the next line.
 
@@ -261,6 +263,7 @@ def read_settings(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise BusConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
     settings: dict[str, str] = {}
+    written: dict[str, str] = {}
     for number, line in _lines(text):
         name, found, value = line.partition("=")
         name = name.strip()
@@ -273,8 +276,9 @@ def read_settings(path: Path) -> dict[str, str]:
         same = _SAME.get(name, name)
         if same in settings:
             raise BusConfigError(f"{path}, line {number}: {name} was said before")
+        written[same] = name
         settings[same] = str(path.parent / value.strip()) if same in _PATHS else value.strip()
-    return settings
+    return settings, written
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

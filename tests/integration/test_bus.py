@@ -1,0 +1,186 @@
+"""The topics on a real broker: made as declared, and each setting that would lose records named; TLS and SASL for real."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from muster.cli.main import run
+from muster.log import topics
+from muster.log.bus import Bus
+from muster.log.errors import LogUnreachable
+from muster.log.kafka import KafkaLog
+from muster.log.topics import BusUnfit, Topic, declared
+from tests.support.kafka import Brokers, Kafka
+from tests.support.topics import make_topic
+
+
+def _renamed(kafka: Kafka) -> list[Topic]:
+    """The topics as declared, under names that no other test has: the broker is shared."""
+    return [msgspec.structs.replace(topic, name=kafka.topic(topic.name)) for topic in declared()]
+
+
+def _log(kafka: Kafka) -> Topic:
+    return _renamed(kafka)[0]
+
+
+def _jobs(kafka: Kafka) -> Topic:
+    return _renamed(kafka)[1]
+
+
+async def test_what_create_makes_check_finds_nothing_wrong_with(kafka: Kafka) -> None:
+    bus, wanted = Bus.parse(kafka.address), _renamed(kafka)
+    missing = await topics.check(bus, wanted)
+    assert missing == [f"{topic.name} is missing: `muster bus create` makes it" for topic in wanted]
+    assert await topics.create(bus, wanted) == [topic.name for topic in wanted]
+    assert await topics.check(bus, wanted) == []
+    await topics.require_fit(bus, wanted)
+    assert await topics.create(bus, wanted) == []
+    found = await topics.describe(bus, wanted)
+    assert [len(topic.partitions) for topic in found.topics] == [1, 4, 4, 1, 1]
+    assert all((part.begin, part.end) == (0, 0) for topic in found.topics for part in topic.partitions)
+    assert found.topics[0].settings["flush.messages"] == "1"
+
+
+async def test_only_what_is_missing_is_made_and_what_is_wrong_stays_and_is_named(kafka: Kafka) -> None:
+    bus, wanted = Bus.parse(kafka.address), _renamed(kafka)
+    await make_topic(bus, wanted[1].name, topics.settings_of(wanted[1], copies=1), partitions=1)
+    assert await topics.create(bus, wanted) == [topic.name for topic in wanted if topic is not wanted[1]]
+    assert await topics.check(bus, wanted) == [f"{wanted[1].name} has 1 partition and must have at least 4"]
+
+
+WRONG_LOGS = [
+    ({"cleanup.policy": "compact"}, "has cleanup.policy=compact and must have delete: a compacted topic drops records"),
+    ({"cleanup.policy": "compact,delete"}, "has cleanup.policy=compact,delete and must have delete"),
+    (
+        {"unclean.leader.election.enable": "true"},
+        "has unclean.leader.election.enable=true and must have false: a copy that missed",
+    ),
+    ({"max.message.bytes": "1048588"}, "has max.message.bytes=1048588 and must have at least 17825792: the largest records"),
+    ({"max.message.bytes": "16777216"}, "has max.message.bytes=16777216 and must have at least 17825792"),
+    ({"retention.ms": "604800000"}, "has retention.ms=604800000 and must have -1: records would go before"),
+    ({"retention.bytes": "1073741824"}, "has retention.bytes=1073741824 and must have -1: records would go when it is full"),
+    (
+        {"message.timestamp.type": "CreateTime"},
+        "has message.timestamp.type=CreateTime and must have LogAppendTime: only the broker's",
+    ),
+    ({"flush.messages": "10"}, "has one copy and flush.messages=10 and must have 1: else a crash of its machine loses records"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"), WRONG_LOGS, ids=[",".join(f"{k}={v}" for k, v in each.items()) for each, _ in WRONG_LOGS]
+)
+async def test_a_log_with_a_wrong_setting_is_named_and_refused(kafka: Kafka, changed: dict[str, str], named: str) -> None:
+    bus, log = Bus.parse(kafka.address), _log(kafka)
+    await make_topic(bus, log.name, {**topics.settings_of(log, copies=1), **changed})
+    wrong = await topics.check(bus, [log])
+    assert len(wrong) == 1
+    assert wrong[0].startswith(f"{log.name} {named}")
+    with pytest.raises(BusUnfit, match="is not fit to be used") as caught:
+        await topics.require_fit(bus, [log])
+    assert wrong[0] in str(caught.value)
+
+
+async def test_a_log_of_a_broker_that_was_told_nothing_has_everything_named(kafka: Kafka) -> None:
+    bus, log = Bus.parse(kafka.address), _log(kafka)
+    await make_topic(bus, log.name, {}, partitions=3)
+    wrong = await topics.check(bus, [log])
+    for part in ("3 partitions and must have 1: order", "LogAppendTime", "retention.ms", "max.message.bytes", "flush.messages"):
+        assert sum(part in sentence for sentence in wrong) == 1, (part, wrong)
+    assert all(sentence.startswith(f"{log.name} has ") for sentence in wrong)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"message.timestamp.type": "CreateTime"}, "message.timestamp.type=CreateTime and must have LogAppendTime"),
+        ({"cleanup.policy": "compact"}, "cleanup.policy=compact and must have delete"),
+        ({"retention.ms": "3600000"}, "retention.ms=3600000 and must have at least 604800000"),
+    ],
+)
+async def test_an_input_topic_with_a_wrong_setting_is_named(kafka: Kafka, changed: dict[str, str], named: str) -> None:
+    bus, jobs = Bus.parse(kafka.address), _jobs(kafka)
+    await make_topic(bus, jobs.name, {**topics.settings_of(jobs, copies=1), **changed}, partitions=4)
+    assert [named in sentence for sentence in await topics.check(bus, [jobs])] == [True]
+
+
+async def test_more_than_what_is_declared_is_as_well(kafka: Kafka) -> None:
+    bus, jobs = Bus.parse(kafka.address), _jobs(kafka)
+    more = {"retention.ms": "-1", "max.message.bytes": "17825792"}
+    await make_topic(bus, jobs.name, {**topics.settings_of(jobs, copies=1), **more}, partitions=6)
+    assert await topics.check(bus, [jobs]) == []
+
+
+async def test_a_bus_that_nobody_answers_at_is_named() -> None:
+    with pytest.raises(LogUnreachable, match=r"the bus kafka://127\.0\.0\.1:1 does not answer: .*Connect call failed"):
+        await topics.check(Bus.parse("kafka://127.0.0.1:1"))
+
+
+async def test_three_brokers_hold_three_copies_and_anything_weaker_is_named(brokers: Callable[..., Brokers]) -> None:
+    three = brokers(nodes=3)
+    bus = Bus.parse(three.address)
+    await topics.create(bus)
+    assert await topics.check(bus) == []
+    found = await topics.describe(bus)
+    assert all(len(part.in_sync) == 3 for topic in found.topics for part in topic.partitions)
+    assert found.topics[0].settings["min.insync.replicas"] == "2"
+    log = _log(three)
+    for copies, changed, named in (
+        (3, {"min.insync.replicas": "1"}, "has min.insync.replicas=1 and must have 2"),
+        (3, {"min.insync.replicas": "3"}, "has min.insync.replicas=3 of 3 copies and must have less"),
+        (
+            2,
+            {"min.insync.replicas": "2"},
+            "has 2 copies and must have 3 with min.insync.replicas=2, or one with flush.messages=1",
+        ),
+        (1, {"flush.messages": "9223372036854775807"}, "has one copy and flush.messages=9223372036854775807 and must have 1"),
+    ):
+        weaker = msgspec.structs.replace(log, name=three.topic("weaker"))
+        await make_topic(bus, weaker.name, {**topics.settings_of(log, copies=copies), **changed}, replicas=copies)
+        assert [sentence.startswith(f"{weaker.name} {named}") for sentence in await topics.check(bus, [weaker])] == [True]
+
+
+def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
+    secure_kafka: Brokers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = secure_kafka
+    where = ["--bus", broker.secure_address, "--bus-config", str(broker.client_properties)]
+    assert run(["bus", "check", *where]) == 1
+    assert "muster.log is missing: `muster bus create` makes it" in capsys.readouterr().err
+    assert run(["bus", "create", *where]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *(f"made {topic.name}" for topic in declared()),
+        "all 5 topics are as they must be",
+    ]
+    assert run(["bus", "check", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"wrong": []}
+    assert run(["bus", "describe", *where]) == 0
+    assert "\nmuster.jobs/3 " in capsys.readouterr().out
+
+    settings = broker.client_properties.read_text()
+    secret = next(line.partition("=")[2] for line in settings.splitlines() if line.startswith("sasl.password"))
+    other = tmp_path / "other.properties"
+    for text, status, said in (
+        (settings.replace("=PLAIN", "=SCRAM-SHA-512"), 0, ""),
+        (settings.replace(secret, "wrong-" + secret), 3, "Authentication failed"),
+        (settings.replace("ssl.ca.location", "#ssl.ca.location"), 3, "certificate verify failed"),
+        (settings.replace("SASL_SSL", "SASL_PLAINTEXT").replace("ssl.ca.location", "#ssl.ca.location"), 3, "does not answer"),
+    ):
+        other.write_text(text)
+        assert run(["bus", "check", "--bus", broker.secure_address, "--bus-config", str(other)]) == status
+        told = capsys.readouterr().err
+        assert said in told
+        assert secret not in told
+
+
+async def test_the_log_is_written_and_read_over_tls_with_a_password(secure_kafka: Brokers) -> None:
+    bus = Bus.parse(secure_kafka.secure_address, secure_kafka.client_properties)
+    topic = _log(secure_kafka)
+    await topics.create(bus, [topic])
+    log = await KafkaLog.open(bus, topic.name, writer=True)
+    await log.append(b"a record")
+    assert [record.data for record in await log.read(0)] == [b"a record"]
+    await log.close()
