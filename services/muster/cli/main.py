@@ -19,6 +19,9 @@ from muster.log.errors import OperatingError
 
 COMMANDS = {
     "up": "muster.cli.up",
+    "scheduler": "muster.cli.scheduler",
+    "gateway": "muster.cli.gateway",
+    "recover": "muster.cli.recover",
     "simulate": "muster.cli.simulate",
     "scenario": "muster.cli.scenario",
     "soak": "muster.cli.soak",

@@ -43,6 +43,7 @@ ASK_S: Final = 10.0
 WATCH_S: Final = 10.0
 """So often a leader asks whether what it has not read is still there."""
 RETRY_S: Final = 0.2
+REREAD_US: Final = 60_000_000
 BEAT_HEADER: Final = "muster-beat"
 BEAT_S: Final = 3.0
 
@@ -133,7 +134,7 @@ class KafkaInbox:
             if begin is not None and end is not None and not begin <= position <= end:
                 found.append(Lost(source=source, position=position, begin=begin, end=end))
         for source in positions:
-            if source not in self._partitions.values():
+            if source not in self._partitions.values() and positions[source]:
                 found.append(Lost(source=source, position=positions[source], begin=0, end=-1))
         return found
 
@@ -145,6 +146,20 @@ class KafkaInbox:
         """
         if found := await self.lost(positions):
             raise lost_error(found)
+
+    async def resumed(self, lost: Lost, at_us: int) -> int:
+        """Where reading goes on without what was lost. `at_us` is when the log's last cycle was made.
+
+        What comes next is the first message that is left; of a partition that was cut or made anew, the first that was
+        appended in the minute before the last cycle or after it: earlier ones were read, or stand where nobody wrote to.
+        """
+        if lost.end < 0:
+            return 0
+        if lost.position < lost.begin:
+            return lost.begin
+        partition = next(each for each, source in self._partitions.items() if source == lost.source)
+        found = await self._asker.offsets_for_times({partition: max(0, at_us - REREAD_US) // 1000})
+        return lost.end if found[partition] is None else int(found[partition].offset)
 
     async def seek(self, positions: Mapping[str, int]) -> None:
         """See `Inbox`.

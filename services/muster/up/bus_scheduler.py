@@ -1,0 +1,93 @@
+"""A scheduler on Kafka: the composition root. `muster.up.keeper` starts it and starts it again.
+
+`python -m muster.up.bus_scheduler OPTIONS` (JSON) follows the log, and leads when nobody else does; it ends on SIGTERM. It
+leaves by `os._exit` on any doubt; what happened then is learned by reading, at the next start. It does not start on topics
+that would lose anything, nor where messages are gone that no cycle has taken.
+"""
+
+import asyncio
+import logging
+import secrets
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from muster.log.bus import Bus
+from muster.log.errors import OperatingError
+from muster.log.kafka import KafkaLog
+from muster.log.topics import require_fit
+from muster.scheduler.kafka_inbox import KafkaInbox
+from muster.scheduler.loop import Scheduler, Settings
+from muster.scheduler.memory import settle
+from muster.scheduler.poison import Deaths
+from muster.scheduler.recovery import recover
+from muster.scheduler.snapshots import EVERY, Snapshots
+from muster.up.places import CELL, EXIT_LOCKED, leave
+from muster.up.process import build, hold, prepare, status_of
+
+logger = logging.getLogger("muster.scheduler")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What one scheduler of a bus is told."""
+
+    bus: str
+    config: str = ""
+    """The file of settings."""
+    folder: str
+    """Of snapshots, and of what a scheduler leaves behind for its successor. One scheduler a folder."""
+    cell: str = CELL
+    takeover_after_us: int = 3_000_000
+    append_deadline_us: int = 10_000_000
+    snapshot_every: int = EVERY
+
+
+async def main(options: Options) -> int:
+    """The process; its exit status."""
+    folder = Path(options.folder)
+    if not hold(folder):
+        logger.error("another scheduler uses the folder %s; give this one another with --data", folder)
+        return EXIT_LOCKED
+    bus = Bus.parse(options.bus, options.config or None)
+    await require_fit(bus)
+    log = await KafkaLog.open(bus, writer=True, append_deadline_s=options.append_deadline_us / 1e6)
+    snapshots = Snapshots(folder, options.cell, options.snapshot_every)
+    recovered = await recover(log, options.cell, snapshots)
+    core = recovered.core
+    identity = f"{socket.gethostname()[:64]}-{secrets.token_hex(4)}"
+    inbox = KafkaInbox(bus, options.cell, identity)
+    await inbox.start()
+    await inbox.check(core.positions)
+    settle()
+    settings = Settings(
+        host=socket.gethostname()[:128],
+        build=build(),
+        identity=identity,
+        takeover_after_us=options.takeover_after_us,
+        append_deadline_us=options.append_deadline_us,
+    )
+    deaths = Deaths(folder / "deaths", core.positions)
+    scheduler = Scheduler(recovered, log, inbox, settings, snapshots=snapshots, deaths=deaths, exit=leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, scheduler.stop)
+    logger.info("cell %s: follows the log at cycle %d of term %d", options.cell, core.head.number, core.head.term)
+    await scheduler.run()
+    deaths.close()
+    await inbox.close()
+    await log.close()
+    return 0
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    prepare()
+    try:
+        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=Options)))
+    except OperatingError as error:
+        logger.error("%s", error)
+        status = status_of(error)
+    sys.exit(status)

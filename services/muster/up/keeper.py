@@ -1,0 +1,73 @@
+"""A parent that keeps one program of a bus alive: it starts it, and starts it again when it left in doubt.
+
+A scheduler leaves at once where it is not sure what stands in the log, and learns it by reading at its next start; so being
+started again is part of how it works. What starting again does not mend ends the parent too.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Final
+
+from muster.up.parent import BACKOFF_S, LIVED_S, end_with_parent
+
+END_S: Final = 20.0
+"""So long it may take to end; then it is killed."""
+
+logger = logging.getLogger("muster.up")
+
+
+class Keeper:
+    """Keeps one child alive."""
+
+    def __init__(self, what: str, module: str, options: bytes, final: tuple[int, ...]) -> None:
+        """`python -m module OPTIONS` is the child. Statuses in `final` are not mended by another start."""
+        self._what = what
+        self._command = [sys.executable, "-m", module, options.decode()]
+        self._final = final
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Until SIGTERM or SIGINT, or until the child left for good; its last status, 0 where it was told to end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        died = 0
+        while True:
+            began = time.monotonic()
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is ours to hand on
+                preexec_fn=end_with_parent,
+            )
+            status = await self._watch(process)
+            if self._stop.is_set():
+                return 0
+            if status == 0 or status in self._final:
+                return status
+            died = died + 1 if time.monotonic() - began < LIVED_S else 1
+            logger.warning("%s left with status %d and is started again", self._what, status)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BACKOFF_S[min(died, len(BACKOFF_S)) - 1]):
+                    await self._stop.wait()
+            if self._stop.is_set():
+                return 0
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until it ends, or end it."""
+        ended, told = asyncio.create_task(process.wait()), asyncio.create_task(self._stop.wait())
+        await asyncio.wait((ended, told), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if not ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await asyncio.wait((ended,), timeout=END_S)
+            if not ended.done():
+                logger.warning("%s did not end within %d s and is killed", self._what, int(END_S))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        return await ended
