@@ -67,6 +67,7 @@ def test_the_lease_ends_what_runs_although_agent_and_gateway_are_dead(tmp_path: 
         gateway.assign(task("sh", "-c", "trap '' TERM; (setsid sleep 1103 &); sleep 1103 & wait"))
         gateway.reaches("running")
         until(lambda: len(sleepers("1103")) == 2)
+        gateway.stay()
         gateway.away = True
         agent.kill()
         dead = time.monotonic()
@@ -76,7 +77,7 @@ def test_the_lease_ends_what_runs_although_agent_and_gateway_are_dead(tmp_path: 
         assert time.monotonic() - dead < 2.5
         gateway.away = False
         agent.start()
-        ended = gateway.reaches("exited")
+        ended = gateway.reported("exited")
         assert ended.code == -9
         assert "the lease ended" in ended.reason
 
@@ -85,10 +86,72 @@ def test_a_stopped_agent_moves_no_lease(tmp_path: Path) -> None:
     with node(tmp_path, lease_us=1_500_000) as (gateway, agent):
         gateway.assign(task("sleep", "1104"))
         gateway.reaches("running")
+        gateway.stay()
         agent.signal(signal.SIGSTOP)
         until(lambda: not sleepers("1104"), 4)
         agent.signal(signal.SIGCONT)
-        assert "the lease ended" in gateway.reaches("exited").reason
+        assert "the lease ended" in gateway.reported("exited").reason
+
+
+def test_an_agent_whose_lease_ended_obeys_nothing_that_was_meant_for_it_before(tmp_path: Path) -> None:
+    with node(tmp_path, lease_us=1_500_000) as (gateway, agent):
+        count = tmp_path / "count"
+        boots = gateway.reports[-1].boots
+        boot = gateway.stay()
+        gateway.away = True
+        time.sleep(2.0)
+        gateway.assign(task("sh", "-c", COUNT, str(count)))  # bound before the lease ended, and served by one that is behind
+        gateway.away = False
+        until(lambda: gateway.reports[-1].boot != boot and gateway.reports[-1].sequence)
+        assert gateway.reports[-1].boots == boots + 1
+        heard = len(gateway.reports)
+        until(lambda: len(gateway.reports) > heard + 3)
+        assert not count.exists()
+        agent.kill()
+        agent.start()
+        heard = len(gateway.reports)
+        until(lambda: len(gateway.reports) > heard + 1)
+        assert gateway.stay() != boot, "an agent that starts anew is still the later boot"
+        assert not count.exists()
+        gateway.assign(task("sh", "-c", COUNT, str(count)))
+        gateway.reaches("exited")
+        assert count.read_text() == "run\n"
+
+
+def test_an_agent_whose_lease_ended_reports_how_everything_ended_before_it_begins_anew(tmp_path: Path) -> None:
+    with node(tmp_path, lease_us=2_500_000) as (gateway, agent):
+        gateway.assign(task("sh", "-c", "sleep 0.5; exit 7", job="short"), task("sleep", "1120", job="long"))
+        gateway.reaches("running", job="long")
+        boot = gateway.stay()
+        gateway.away = True
+        until(lambda: not agent.supervisors())
+        gateway.away = False
+        until(lambda: gateway.reports[-1].boot != boot)
+        ended = {each.job: each.code for each in [report for report in gateway.reports if report.boot == boot][-1].tasks}
+        assert ended == {"short": 7, "long": -9}
+        assert gateway.reports[-1].tasks == ()
+
+
+def test_an_agent_changes_over_when_its_gateway_fails_and_loses_nothing(tmp_path: Path) -> None:
+    first, second = Gateway(), Gateway()
+    agent = Node(f"{first.url},{second.url}", tmp_path / "agent")
+    agent.start()
+    try:
+        used = until(lambda: next((each for each in (first, second) if each.reports), None))
+        other = second if used is first else first
+        for each in (used, other):
+            each.assign(task("sleep", "1121"), number=5)
+        used.reaches("running")
+        used.close()
+        other.known = False
+        assert other.reaches("running").attempt == 1
+        other.assign(task("sleep", "1121"), task("true", job="j2"), number=6)
+        assert other.reaches("exited", job="j2").code == 0
+        assert len(sleepers("1121")) == 1
+    finally:
+        agent.end()
+        first.close()
+        second.close()
 
 
 def test_tasks_outlive_an_outage_of_the_gateway_that_is_shorter_than_the_lease(tmp_path: Path) -> None:

@@ -119,6 +119,21 @@ class Gateway:
         found: TaskReport = until(there)
         return found
 
+    def reported(self, phase: str, job: str = "j1") -> TaskReport:
+        """Wait for a task to be or to have been reported in this phase."""
+
+        def there() -> TaskReport | None:
+            found = [task for report in self.reports for task in report.tasks if (task.job, task.phase) == (job, phase)]
+            return found[-1] if found else None
+
+        found: TaskReport = until(there)
+        return found
+
+    def stay(self) -> str:
+        """From now on know the node by the boot that it has now, as a gateway does that is behind. The boot."""
+        self.boot = self.reports[-1].boot
+        return self.boot
+
     def applied_after(self, reports: int) -> bool:
         """Whether an agent, since it was heard so often, has obeyed the newest assignment."""
         return len(self.reports) > reports and self.reports[-1].applied == self.number
@@ -215,7 +230,7 @@ def _handler(gateway: Gateway) -> type[BaseHTTPRequestHandler]:
 class Node:
     """An agent process, which may be killed and started again on the same folder."""
 
-    def __init__(self, gateway: Gateway, data: Path, *more: str, name: str = "n1", path: str = "") -> None:
+    def __init__(self, gateway: Gateway | str, data: Path, *more: str, name: str = "n1", path: str = "") -> None:
         self.data = data
         start = "from muster.cli.main import main; main()"
         self._command = [
@@ -224,7 +239,7 @@ class Node:
             start,
             "agent",
             "--gateway",
-            gateway.url,
+            gateway if isinstance(gateway, str) else gateway.url,
             "--node",
             name,
             "--data",

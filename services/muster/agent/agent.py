@@ -5,6 +5,9 @@ still right: a gateway that is away gives no assignments, so what runs goes on u
 enforce without the agent; an agent that is away changes nothing either, and the next one reads the same folders; an older
 assignment than one that was obeyed is ignored, and so is one for another boot or another node of this name.
 
+A node whose lease has ended reports how everything ended, and then goes on as after a reboot, under another boot id. Only
+then is it safe that it has a lease again: a gateway that is behind may still give what was true before.
+
 The gateway is asked for nothing before a report was acknowledged: a node without a lease starts nothing.
 """
 
@@ -58,6 +61,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str
     node: str
     data: Path
+    others: tuple[str, ...] = ()
+    """Gateways to change over to when one fails."""
     devices: str = ""
     cpu_milli: int = 0
     """Instead of what is found; 0 means what is found."""
@@ -80,7 +85,7 @@ class Agent:
         self.groups = Groups(self.home.uid) if options.cgroup else Groups("", mounts=os.devnull)
         self.inventory = self._inventory(runtime)
         self.runtime = runtime
-        self.client = Client(options.gateway, options.node, options.token)
+        self.client = Client((options.gateway, *options.others), options.node, options.token)
         self.announce = True
         """The next report says what the node has."""
         self.accepted = asyncio.Event()
@@ -152,6 +157,7 @@ class Agent:
             return False
         if assignment.number < self.home.applied:
             self._say("assignment", f"the gateway is behind: it gives cycle {assignment.number}, {self.home.applied} was obeyed")
+            self.client.change()
             return True
         self._say("assignment", "")
         self.last, self.last_us = assignment, now_us()
@@ -176,6 +182,7 @@ class Agent:
         while True:
             self.changed.clear()
             announced = self.announce
+            last = self.home.lease_ended() and self.tasks.all_ended()
             report = self.report()
             sent_us = now_us()
             try:
@@ -193,7 +200,10 @@ class Agent:
             failures = 0
             self._say("report", "")
             self._say("name", answer.warning)
-            if answer.durable:
+            if answer.durable and self.home.lease_ended():
+                if last:
+                    await self._begin_anew()
+            elif answer.durable:
                 self.home.extend_lease(sent_us + answer.lease_us)
                 self.announce = self.announce and not announced
                 self.accepted.set()
@@ -206,6 +216,16 @@ class Agent:
                 beat_s = min(self.options.beat_s, max(0.1, answer.lease_us / 3_000_000))
                 async with asyncio.timeout(0.05 if not answer.known else beat_s):  # wait_for of 3.11 can lose a cancellation
                     await self.changed.wait()
+
+    async def _begin_anew(self) -> None:
+        """The lease ended, nothing runs any more, and it is known how everything ended."""
+        while not self.tasks.forget_all():  # noqa: ASYNC110  # nothing says that a supervisor has left
+            await asyncio.sleep(0.05)
+        self.home.begin_boot()
+        self.last, self.waits = None, False
+        self.announce = True
+        self.changed.set()
+        LOGGER.warning("the lease ended: this node goes on as after a reboot, as boot %s", self.home.boot)
 
     async def _assignment_loop(self) -> None:
         await self.accepted.wait()

@@ -3,6 +3,8 @@
 Each call is tried once; whoever calls decides whether and when to try again. Nothing here waits without a bound.
 """
 
+import zlib
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import httpx
@@ -31,13 +33,24 @@ class GatewayRefused(Exception):
 
 
 class Client:
-    """Calls to one gateway about one node."""
+    """Calls to a gateway about one node: always the same one, until it fails and another one is tried."""
 
-    def __init__(self, gateway: str, node: str, token: str = "") -> None:
+    def __init__(self, gateways: Sequence[str], node: str, token: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         limits = httpx.Limits(max_connections=16, max_keepalive_connections=4)
-        self._http = httpx.AsyncClient(base_url=gateway, headers=headers, limits=limits, trust_env=False)
-        self._node = f"/v1/nodes/{node}"
+        self._http = httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
+        self._gateways = tuple(gateways)
+        self._at = zlib.crc32(node.encode()) % len(gateways)  # agents begin at different ones
+        self._path = f"/v1/nodes/{node}"
+
+    @property
+    def gateway(self) -> str:
+        """The one that is asked now."""
+        return self._gateways[self._at]
+
+    def change(self) -> None:
+        """Ask the next one from now on."""
+        self._at = (self._at + 1) % len(self._gateways)
 
     async def report(self, report: NodeReport) -> ReportAnswer:
         """Post the node's level. Raises `GatewayAway`, `GatewayRefused`."""
@@ -69,18 +82,25 @@ class Client:
     ) -> httpx.Response:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         headers = {"Content-Type": kind} if content is not None else {}
+        asked = self._at
+        url = self._gateways[asked] + self._path + path
         try:
-            response = await self._http.request(
-                method, self._node + path, params=params, content=content, headers=headers, timeout=timeout
-            )
+            response = await self._http.request(method, url, params=params, content=content, headers=headers, timeout=timeout)
         except (httpx.HTTPError, OSError) as error:
+            self._leave(asked)
             raise GatewayAway(f"the gateway does not answer: {error or type(error).__name__}") from error
         if response.is_success:
             return response
         sentence = _sentence(response)
         if response.status_code in (408, 425, 429) or response.status_code >= 500:
+            self._leave(asked)
             raise GatewayAway(f"the gateway cannot answer now: {sentence}")
         raise GatewayRefused(response.status_code, sentence)
+
+    def _leave(self, asked: int) -> None:
+        """This one failed. Of several calls that fail with it the first changes over."""
+        if asked == self._at:
+            self.change()
 
 
 def _decode(response: httpx.Response, kind: type[Answer]) -> Answer:

@@ -55,12 +55,14 @@ class Home:
             os.close(self._lock)
             raise HomeTaken(f"another agent runs in {self.folder}") from None
         self.uid = self._identity()
-        self.boot = boot or BOOT_FILE.read_text().strip()
+        self._machine_boot = boot or BOOT_FILE.read_text().strip()
         self._open_pipe()
         self._state_path = str(self.folder / "state")
         self.lease_path = str(self.folder / "lease")
         kept = read_slot(self._state_path) or {}
-        self.same_boot = kept.get("boot") == self.boot
+        self.same_boot = kept.get("machine_boot", kept.get("boot")) == self._machine_boot
+        self._life = kept.get("life", 0) if self.same_boot else 0
+        """How often the node began anew in this boot of the machine."""
         self.sequence = kept["sequence"] if self.same_boot else 0
         self.applied = kept["applied"] if self.same_boot else 0
         self.boots = kept.get("boots", 0) + (not self.same_boot)
@@ -98,13 +100,37 @@ class Home:
         """Whether tasks may run now."""
         return now_us() < self.lease_until_us
 
+    def lease_ended(self) -> bool:
+        """Whether there was a lease, and it has ended: this boot is over, and nothing makes it go on."""
+        return 0 < self.lease_until_us <= now_us()
+
+    @property
+    def boot(self) -> str:
+        """Who the node is between two instants at which nothing of it ran: the machine's boot, or a later beginning in it."""
+        return f"{self._machine_boot}.{self._life}" if self._life else self._machine_boot
+
+    def begin_boot(self) -> None:
+        """Nothing runs here: what was said to this node before means it no more. It has no lease until it is heard."""
+        self._life += 1
+        self.boots += 1
+        self.lease_until_us = 0
+        self._keep()
+        write_slot(self.lease_path, {"until_us": 0})
+
     def close(self) -> None:
         """Leave the folder to another agent. What runs goes on."""
         os.close(self.pipe)
         os.close(self._lock)
 
     def _keep(self) -> None:
-        state = {"boot": self.boot, "boots": self.boots, "sequence": self.sequence, "applied": self.applied}
+        state = {
+            "boot": self.boot,
+            "machine_boot": self._machine_boot,
+            "life": self._life,
+            "boots": self.boots,
+            "sequence": self.sequence,
+            "applied": self.applied,
+        }
         write_slot(self._state_path, state)
 
     def _identity(self) -> str:

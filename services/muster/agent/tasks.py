@@ -205,6 +205,17 @@ class Tasks:
             self._orphans = self._sweep_orphans()
         self._leave_unnamed(now_us())
 
+    def all_ended(self) -> bool:
+        """Whether nothing runs or waits to run here."""
+        return all(local.phase == "exited" for local in self.known.values())
+
+    def forget_all(self) -> bool:
+        """All has ended, and the scheduler knows it. Whether nothing is known any more: a supervisor may still be leaving."""
+        for local in list(self.known.values()):
+            self._forget(local)
+        self._named = None
+        return not self.known
+
     def _leave_unnamed(self, here_us: int) -> None:
         """What no assignment names any more is over: it ends now, and is forgotten when it has ended."""
         if self._named is None:

@@ -16,6 +16,8 @@ import typer
 from muster.cli.output import OK, UNREADABLE, Failure, console
 from muster.events.base import NAME_PATTERN
 
+USUAL = "http://127.0.0.1:8470"
+
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 Data = Annotated[
@@ -29,8 +31,14 @@ Node = Annotated[str, typer.Option("--node", metavar="NAME", help="The node's na
 def agent(
     context: typer.Context,
     gateway: Annotated[
-        str, typer.Option("--gateway", metavar="URL", help="Where the gateway listens.")
-    ] = "http://127.0.0.1:8470",
+        list[str] | None,
+        typer.Option(
+            "--gateway",
+            metavar="URL",
+            help="Where the gateway listens; several times, or with commas between, if there are several of them.",
+            show_default=USUAL,
+        ),
+    ] = None,
     node: Node = "",
     data: Data = None,
     devices: Annotated[
@@ -69,17 +77,16 @@ def agent(
     name = node or own_name()
     if not re.fullmatch(NAME_PATTERN, name):
         raise Failure(f"{name} is no name of a node: lower-case letters, digits, dots and dashes, at most 63, would be")
-    place = urllib.parse.urlsplit(gateway)
-    if place.scheme not in ("http", "https") or not place.hostname:
-        raise Failure(f"{gateway} is no gateway's address: http://HOST:PORT would be")
+    gateways = _gateways(gateway or [USUAL])
     options = Options(
-        gateway=gateway.rstrip("/"),
+        gateway=gateways[0],
+        others=gateways[1:],
         node=name,
         data=data or default_data(name),
         devices=devices,
         cpu_milli=1000 * cpus,
         memory_mib=memory_mib,
-        address=address or own_address(gateway),
+        address=address or own_address(gateways[0]),
         token=os.environ.get("MUSTER_TOKEN", ""),
         labels=dict(_label(text) for text in label or ()),
         output_max_bytes=output_max_mib << 20,
@@ -135,6 +142,15 @@ def mend_device(
     """
     _set_health(gpu, data, node, "healthy", "")
     return OK
+
+
+def _gateways(told: list[str]) -> tuple[str, ...]:
+    gateways = tuple(dict.fromkeys(url.strip().rstrip("/") for text in told for url in text.split(",")))
+    for url in gateways:
+        place = urllib.parse.urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise Failure(f"{url} is no gateway's address: http://HOST:PORT would be")
+    return gateways
 
 
 def own_name() -> str:

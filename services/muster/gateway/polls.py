@@ -16,6 +16,9 @@ from muster.gateway.problems import Refused
 REMIND_S: Final = 3.0
 """An agent that was told of wanted output and sent nothing is told again after this."""
 
+BEHIND_MAX_US: Final = 15_000_000
+"""A gateway that is further behind sends agents to another one: new work would come late by it."""
+
 
 class Asked(msgspec.Struct):
     """Wanted output, and when the agent was told of it."""
@@ -51,6 +54,9 @@ class Polls:
         """
         if self.closed:
             raise Refused(503, "the gateway ends; ask again", headers={"Retry-After": "1"})
+        if self._live.behind_us() > BEHIND_MAX_US:
+            detail = f"this gateway has not seen the end of the log for {self._live.behind_us() // 1_000_000} s; ask another one"
+            raise Refused(503, detail, headers={"Retry-After": "1"})
         found = await self._live.read(lambda state: self._now(state, name, after, uid))
         if isinstance(found, bytes):
             return found
