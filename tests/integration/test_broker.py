@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.kafka import BROKER, Brokers, Kafka
@@ -21,8 +20,8 @@ def test_a_broker_answers_where_the_fixture_says(kafka: Kafka) -> None:
     assert kafka.address == f"kafka://{kafka.bootstrap}"
 
 
-def test_one_of_three_nodes_can_die_pause_and_come_back(brokers: Callable[..., Brokers]) -> None:
-    three = brokers(nodes=3, proxied=True)
+def test_one_of_three_nodes_can_die_pause_and_come_back(three_kafka: Brokers) -> None:
+    three = three_kafka
     assert len(three.bootstrap.split(",")) == 3
     assert _broker(three.folder, "status").returncode == 0
     three.kill(2)

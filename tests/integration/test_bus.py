@@ -1,7 +1,6 @@
 """The topics on a real broker: made as declared, and each setting that would lose records named; TLS and SASL for real."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -119,12 +118,12 @@ async def test_a_bus_that_nobody_answers_at_is_named() -> None:
         await topics.check(Bus.parse("kafka://127.0.0.1:1"))
 
 
-async def test_three_brokers_hold_three_copies_and_anything_weaker_is_named(brokers: Callable[..., Brokers]) -> None:
-    three = brokers(nodes=3)
-    bus = Bus.parse(three.address)
-    await topics.create(bus)
-    assert await topics.check(bus) == []
-    found = await topics.describe(bus)
+async def test_three_brokers_hold_three_copies_and_anything_weaker_is_named(three_kafka: Brokers) -> None:
+    three = three_kafka
+    bus, wanted = Bus.parse(three.address), _renamed(three)
+    await topics.create(bus, wanted)
+    assert await topics.check(bus, wanted) == []
+    found = await topics.describe(bus, wanted)
     assert all(len(part.in_sync) == 3 for topic in found.topics for part in topic.partitions)
     assert found.topics[0].settings["min.insync.replicas"] == "2"
     log = _log(three)

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -99,21 +98,21 @@ class Brokers(Kafka):
         """As `--bus` takes it, for clients that come through a proxy."""
         return "kafka://" + ",".join(f"127.0.0.1:{node.advertised_port}" for node in self.nodes)
 
-    def kill(self, node: int = 1) -> None:
-        """SIGKILL."""
-        self._do("kill", str(node))
+    def kill(self, *nodes: int) -> None:
+        """SIGKILL; returns when they are dead."""
+        self._do("kill", *(nodes or (1,)))
 
-    def pause(self, node: int = 1) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
-        self._signal(node, signal.SIGSTOP)
+    def pause(self, *nodes: int) -> None:
+        """SIGSTOP: they keep their connections and answer nothing."""
+        self._do("pause", *(nodes or (1,)))
 
-    def resume(self, node: int = 1) -> None:
+    def resume(self, *nodes: int) -> None:
         """SIGCONT."""
-        self._signal(node, signal.SIGCONT)
+        self._do("resume", *(nodes or (1,)))
 
-    def restart(self, node: int = 1) -> None:
-        """Start a dead node again, or stop a living one first; returns when it serves."""
-        self._do("restart", str(node))
+    def restart(self, *nodes: int) -> None:
+        """Start dead nodes again, living ones are stopped first; returns when they serve."""
+        self._do("restart", *(nodes or (1,)))
 
     def close(self) -> None:
         """End every node at once."""
@@ -130,13 +129,9 @@ class Brokers(Kafka):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _signal(self, node: int, sent: signal.Signals) -> None:
-        os.kill(next(each.pid for each in self.nodes if each.id == node), sent)
-
-    def _do(self, *arguments: str) -> None:
-        done = subprocess.run(
-            [sys.executable, str(BROKER), *arguments, "--folder", str(self.folder)], capture_output=True, text=True, check=False
-        )
+    def _do(self, command: str, *nodes: int) -> None:
+        told = [sys.executable, str(BROKER), command, *map(str, nodes), "--folder", str(self.folder)]
+        done = subprocess.run(told, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 
@@ -159,6 +154,14 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker with a listener of TLS and SASL, for the whole run; from the jars."""
     _bring_jars()
     with Brokers(tmp_path_factory.mktemp("secure"), "--secure") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def three_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Three brokers for the whole run, from the jars. A test may kill and pause them, and has all of them serve when it ends."""
+    _bring_jars()
+    with Brokers(tmp_path_factory.mktemp("three"), "--nodes=3", "--proxied") as made:
         yield made
 
 
