@@ -38,16 +38,30 @@ async def test_what_create_makes_check_finds_nothing_wrong_with(kafka: Kafka) ->
     await topics.require_fit(bus, wanted)
     assert await topics.create(bus, wanted) == []
     found = await topics.describe(bus, wanted)
-    assert [len(topic.partitions) for topic in found.topics] == [1, 4, 4, 1, 1]
+    assert [len(topic.partitions) for topic in found.topics] == [1, 1, 1, 1, 1]
     assert all((part.begin, part.end) == (0, 0) for topic in found.topics for part in topic.partitions)
     assert found.topics[0].settings["flush.messages"] == "1"
 
 
 async def test_only_what_is_missing_is_made_and_what_is_wrong_stays_and_is_named(kafka: Kafka) -> None:
     bus, wanted = Bus.parse(kafka.address), _renamed(kafka)
-    await make_topic(bus, wanted[1].name, topics.settings_of(wanted[1], copies=1), partitions=1)
+    await make_topic(bus, wanted[1].name, {**topics.settings_of(wanted[1], copies=1), "retention.ms": "1000"})
     assert await topics.create(bus, wanted) == [topic.name for topic in wanted if topic is not wanted[1]]
-    assert await topics.check(bus, wanted) == [f"{wanted[1].name} has 1 partition and must have at least 4"]
+    assert [sentence.startswith(f"{wanted[1].name} has retention.ms=1000") for sentence in await topics.check(bus, wanted)] == [
+        True
+    ]
+
+
+async def test_fewer_partitions_than_declared_are_named_and_more_only_where_order_counts(kafka: Kafka) -> None:
+    bus, (log, jobs) = Bus.parse(kafka.address), _renamed(kafka)[:2]
+    for topic in (log, jobs):
+        await make_topic(bus, topic.name, topics.settings_of(topic, copies=1), partitions=3)
+    assert await topics.check(bus, [log, jobs]) == [
+        f"{log.name} has 3 partitions and must have 1: order is kept in a partition only"
+    ]
+    assert await topics.check(bus, [msgspec.structs.replace(jobs, partitions=4)]) == [
+        f"{jobs.name} has 3 partitions and must have at least 4"
+    ]
 
 
 WRONG_LOGS = [
@@ -102,7 +116,7 @@ async def test_a_log_of_a_broker_that_was_told_nothing_has_everything_named(kafk
 )
 async def test_an_input_topic_with_a_wrong_setting_is_named(kafka: Kafka, changed: dict[str, str], named: str) -> None:
     bus, jobs = Bus.parse(kafka.address), _jobs(kafka)
-    await make_topic(bus, jobs.name, {**topics.settings_of(jobs, copies=1), **changed}, partitions=4)
+    await make_topic(bus, jobs.name, {**topics.settings_of(jobs, copies=1), **changed})
     assert [named in sentence for sentence in await topics.check(bus, [jobs])] == [True]
 
 
@@ -157,7 +171,7 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     assert run(["bus", "check", *where, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"wrong": []}
     assert run(["bus", "describe", *where]) == 0
-    assert "\nmuster.jobs/3 " in capsys.readouterr().out
+    assert "\nmuster.jobs/0 " in capsys.readouterr().out
 
     settings = broker.client_properties.read_text()
     secret = next(line.partition("=")[2] for line in settings.splitlines() if line.startswith("sasl.password"))

@@ -9,6 +9,7 @@ from aiokafka.errors import for_code
 
 from muster.log.bus import Bus
 from muster.log.kafka import MESSAGE_MAX_BYTES
+from muster.log.topics import await_topics
 
 LOG_SETTINGS = {"max.message.bytes": str(MESSAGE_MAX_BYTES), "retention.ms": "-1", "retention.bytes": "-1"}
 
@@ -25,22 +26,14 @@ async def administrator(bus: Bus) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def make_topic(bus: Bus, name: str, settings: Mapping[str, str], *, partitions: int = 1, replicas: int = 1) -> None:
-    """Make a topic, and return once its partitions have leaders."""
+    """Make a topic, and return once every broker knows who leads its partitions."""
     async with administrator(bus) as client:
         answer: Any = await client.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(settings))])
         for told in answer.topic_errors:
             assert told[1] == 0, f"{told[0]}: {for_code(told[1])} {told[2:]}"
-        while not await _has_leaders(client, name, partitions):
-            pass
+        await await_topics(client, [name])
 
 
 async def make_log_topic(bus: Bus, name: str, *, replicas: int = 1) -> None:
     """Make a topic that a log can stand in."""
     await make_topic(bus, name, LOG_SETTINGS, replicas=replicas)
-
-
-async def _has_leaders(client: AIOKafkaAdminClient, name: str, partitions: int) -> bool:
-    """Whether every broker that is asked knows who leads."""
-    topics = await client.describe_topics([name])
-    found = [part for topic in topics if topic["topic"] == name and not topic["error_code"] for part in topic["partitions"]]
-    return len(found) == partitions and all(part["leader"] >= 0 for part in found)

@@ -17,6 +17,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.protocol.metadata import MetadataRequest
 
 from muster.log.bus import Bus, reasons
 from muster.log.errors import LogError, LogUnreachable
@@ -138,7 +139,7 @@ async def create(bus: Bus, topics: Sequence[Topic] | None = None, *, copies: int
                 if code and error is not TopicAlreadyExistsError:  # somebody else may have been quicker
                     raise BusUnfit(f"the topic {name} could not be made: {next(filter(None, said), error.__name__)}")
                 made.append(name)
-        await _await_leaders(client, made)
+        await await_topics(client, made)
     return made
 
 
@@ -157,6 +158,22 @@ async def describe(bus: Bus, topics: Sequence[Topic] | None = None) -> Described
 def settings_of(topic: Topic, *, copies: int) -> dict[str, str]:
     """What a topic is made with that has so many copies."""
     return {**topic.settings, **_for_copies(copies)}
+
+
+async def await_topics(client: AIOKafkaAdminClient, names: Sequence[str]) -> None:
+    """Return once each broker knows these topics and that each of their partitions is led."""
+    for broker in (await client.describe_cluster())["brokers"]:
+        left = set(names)
+        while left:
+            answer = await client._send_request(MetadataRequest(None), broker["node_id"])  # the client asks whom it likes
+            for topic in answer.to_object()["topics"]:
+                if (
+                    topic["topic"] in left
+                    and not topic["error_code"]
+                    and all(part["leader"] >= 0 for part in topic["partitions"])
+                ):
+                    left.remove(topic["topic"])
+            await asyncio.sleep(0.02)
 
 
 def judge(topic: Topic, partitions: Sequence[Partition], settings: dict[str, str]) -> list[str]:
@@ -255,16 +272,6 @@ async def _administrator(bus: Bus) -> AsyncIterator[AIOKafkaAdminClient]:
             raise LogUnreachable(f"the bus {bus.address} does not answer: {why}") from error
         finally:
             await client.close()
-
-
-async def _await_leaders(client: AIOKafkaAdminClient, names: Sequence[str]) -> None:
-    """Return once each partition of these topics is led, as far as the broker that is asked knows."""
-    left = set(names)
-    while left:
-        for topic in await client.describe_topics():
-            if topic["topic"] in left and not topic["error_code"] and all(part["leader"] >= 0 for part in topic["partitions"]):
-                left.remove(topic["topic"])
-        await asyncio.sleep(0.05)
 
 
 async def _found(client: AIOKafkaAdminClient, topics: Sequence[Topic]) -> list[Found]:
