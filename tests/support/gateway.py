@@ -46,7 +46,7 @@ class Stack:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        told = msgspec.json.encode(Options(folder=str(folder), port=0, **options)).decode()
+        told = msgspec.json.encode(Options(folder=str(folder), **{"port": 0, **options})).decode()
         self.process = subprocess.Popen([sys.executable, "-m", "muster.up.stack", told], stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode().split()
