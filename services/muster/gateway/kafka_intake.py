@@ -71,7 +71,11 @@ class KafkaIntake(Intake):
             KafkaError: no broker answers.
         """
         self._producer = make_producer(self._bus, max_batch_size=BATCH_BYTES)
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except BaseException:
+            await give_up(self._producer)
+            raise
 
     async def report(self, data: bytes, node: str) -> bool:
         """See `Intake`. Answered when Kafka has it, whether anybody has read it or not."""

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -68,23 +69,24 @@ async def main(options: Options) -> int:
         os.environ[CONFIG_VARIABLE] = options.config  # for the process that looks back
     bus = Bus.parse(options.bus, options.config or None)
     await require_fit(bus)
-    log = await KafkaLog.open(bus, writer=False)
-    snapshots = Snapshots(folder, options.cell, EVERY)
-    follower = Follower(await recover(log, options.cell, snapshots), log, snapshots=snapshots)
-    follower.snapshot()
-    live = Live(follower.core, follower.now_us)
-    live.behind_us = follower.behind_us
-    intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
-    await intake.start()
-    gateway = Gateway(live, intake, History(bus.address, options.cell, folder))
-    follower.admitted = live.admitted
-    settle()
-    required = options.tokens or not places.is_loopback(options.host)
-    server = Server(application(gateway, Tokens(folder), required))
-    await _serve(server, listener, gateway, follower)
-    follower.snapshot()
-    await intake.close()
-    await log.close()
+    async with AsyncExitStack() as closing:
+        log = await KafkaLog.open(bus, writer=False)
+        closing.push_async_callback(log.close)
+        snapshots = Snapshots(folder, options.cell, EVERY)
+        follower = Follower(await recover(log, options.cell, snapshots), log, snapshots=snapshots)
+        follower.snapshot()
+        live = Live(follower.core, follower.now_us)
+        live.behind_us = follower.behind_us
+        intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
+        await intake.start()
+        closing.push_async_callback(intake.close)
+        gateway = Gateway(live, intake, History(bus.address, options.cell, folder))
+        follower.admitted = live.admitted
+        settle()
+        required = options.tokens or not places.is_loopback(options.host)
+        server = Server(application(gateway, Tokens(folder), required))
+        await _serve(server, listener, gateway, follower)
+        follower.snapshot()
     return 0
 
 

@@ -11,6 +11,7 @@ import secrets
 import signal
 import socket
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -53,32 +54,40 @@ async def main(options: Options) -> int:
         return EXIT_LOCKED
     bus = Bus.parse(options.bus, options.config or None)
     await require_fit(bus)
-    log = await KafkaLog.open(bus, writer=True, append_deadline_s=options.append_deadline_us / 1e6)
-    snapshots = Snapshots(folder, options.cell, options.snapshot_every)
-    recovered = await recover(log, options.cell, snapshots)
-    core = recovered.core
-    identity = f"{socket.gethostname()[:64]}-{secrets.token_hex(4)}"
-    inbox = KafkaInbox(bus, options.cell, identity)
-    await inbox.start()
-    await inbox.check(core.positions)
-    settle()
-    settings = Settings(
+    async with AsyncExitStack() as closing:
+        log = await KafkaLog.open(bus, writer=True, append_deadline_s=options.append_deadline_us / 1e6)
+        closing.push_async_callback(log.close)
+        snapshots = Snapshots(folder, options.cell, options.snapshot_every)
+        recovered = await recover(log, options.cell, snapshots)
+        core = recovered.core
+        identity = f"{socket.gethostname()[:64]}-{secrets.token_hex(4)}"
+        inbox = KafkaInbox(bus, options.cell, identity)
+        await inbox.start()
+        closing.push_async_callback(inbox.close)
+        await inbox.check(core.positions)
+        settle()
+        deaths = Deaths(folder / "deaths", core.positions)
+        closing.callback(deaths.close)
+        settings = _settings(options, identity)
+        scheduler = Scheduler(recovered, log, inbox, settings, snapshots=snapshots, deaths=deaths, exit=leave)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, scheduler.stop)
+        logger.info("cell %s: follows the log at cycle %d of term %d", options.cell, core.head.number, core.head.term)
+        await scheduler.run()
+    return 0
+
+
+def _settings(options: Options, identity: str) -> Settings:
+    usual = Settings()
+    return Settings(
         host=socket.gethostname()[:128],
         build=build(),
         identity=identity,
         takeover_after_us=options.takeover_after_us,
+        takeover_spread_us=min(usual.takeover_spread_us, options.takeover_after_us),
         append_deadline_us=options.append_deadline_us,
+        beat_us=min(usual.beat_us, options.takeover_after_us // 3),  # or followers would take a quiet leader for a dead one
     )
-    deaths = Deaths(folder / "deaths", core.positions)
-    scheduler = Scheduler(recovered, log, inbox, settings, snapshots=snapshots, deaths=deaths, exit=leave)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, scheduler.stop)
-    logger.info("cell %s: follows the log at cycle %d of term %d", options.cell, core.head.number, core.head.term)
-    await scheduler.run()
-    deaths.close()
-    await inbox.close()
-    await log.close()
-    return 0
 
 
 if __name__ == "__main__":
