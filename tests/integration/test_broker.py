@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.kafka import BROKER, Brokers, Kafka
+import pytest
+
+from tests.support.kafka import BROKER, Brokers, Kafka, unavailable
 
 
 def _broker(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,3 +42,24 @@ def test_a_folder_without_brokers_is_named(tmp_path: Path) -> None:
     told = _broker(tmp_path, "status")
     assert told.returncode == 1
     assert told.stderr == f"broker: no broker was started in {tmp_path}\n"
+
+
+@pytest.mark.parametrize("named", ["kafka", "postgres, kafka", "kafka postgres"])
+def test_where_a_broker_is_required_its_absence_is_a_failure_and_else_a_skip(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("MUSTER_REQUIRE", named)
+    with pytest.raises(pytest.fail.Exception, match="kafka is required here: no Java"):
+        unavailable("kafka", "no Java")
+    monkeypatch.setenv("MUSTER_REQUIRE", "postgres")
+    with pytest.raises(pytest.skip.Exception, match="without kafka: no Java"):
+        unavailable("kafka", "no Java")
+
+
+def test_what_runs_the_broker_is_named_where_it_is_missing(tmp_path: Path) -> None:
+    command = [sys.executable, str(BROKER), "jars"]
+    told = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert told.stderr == "broker: Java 17 runs the broker and was not found: install the package openjdk-17-jre-headless\n"
+    (tmp_path / "java").symlink_to("/bin/true")
+    environment = {"PATH": str(tmp_path), "MUSTER_KAFKA_JARS": str(tmp_path / "jars")}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert told.stderr == "broker: Maven brings the broker's jars and was not found: install the package maven\n"

@@ -228,6 +228,40 @@ async def test_a_broker_that_is_away_for_a_while_is_read_on_from_where_it_was(
         assert [record.data for record in found].count(b"in doubt") == 1  # tried again and again, it landed once
 
 
+async def test_a_handle_whose_reader_died_says_so(kafka: Kafka, open_log: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = await open_log(*await _fresh(kafka))
+    await log.append(b"one")
+    await _until(log, 0, bool)
+
+    def break_down(*_: object) -> None:
+        raise KeyError("an oddity")
+
+    monkeypatch.setattr(log._consumer._fetcher, "_get_actions_per_node", break_down)
+    with pytest.raises(LogClosed, match="is read no more"):
+        await _until(log, 1, bool)
+
+
+async def test_a_leader_that_says_nothing_is_replaced_and_the_log_goes_on(three_kafka: Brokers, open_log: Open) -> None:
+    bus, topic = await _fresh(three_kafka, replicas=3)
+    log = await open_log(bus, topic, append_deadline_s=2)
+    sent = [b"%d" % number for number in range(10)]
+    for data in sent[:5]:
+        await _append_at_last(log, data)
+    async with administrator(bus) as client:
+        leader = (await client.describe_topics([topic]))[0]["partitions"][0]["leader"]
+    three_kafka.pause(leader)
+    try:
+        for data in sent[5:]:
+            await _append_at_last(log, data)
+        reader = await open_log(bus, topic, writer=False)  # whichever of the three it asks first
+        for handle in (log, reader):
+            found = await _until(handle, 0, lambda found: any(record.data == sent[-1] for record in found))
+            assert list(dict.fromkeys(record.data for record in found)) == sent
+    finally:
+        three_kafka.resume(leader)
+        await asyncio.to_thread(three_kafka.await_all)
+
+
 async def test_answered_records_outlive_the_death_of_the_logs_leader_and_of_the_quorum(
     three_kafka: Brokers, open_log: Open
 ) -> None:

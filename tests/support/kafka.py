@@ -13,6 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, Self
@@ -22,6 +23,7 @@ import pytest
 BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
 IMAGE = "apache/kafka:4.1.0"
 CONTAINER_START_S = 120
+AWAIT_S = 60
 
 
 class Kafka:
@@ -114,6 +116,14 @@ class Brokers(Kafka):
         """Start dead nodes again, living ones are stopped first; returns when they serve."""
         self._do("restart", *(nodes or (1,)))
 
+    def await_all(self) -> None:
+        """Return when every node serves."""
+        for _ in range(AWAIT_S * 10):
+            if self._told("status").returncode == 0:
+                return
+            time.sleep(0.1)
+        raise AssertionError(self._told("status").stdout)
+
     def close(self) -> None:
         """End every node at once."""
         assert self._process.stdin is not None
@@ -130,9 +140,12 @@ class Brokers(Kafka):
         self.close()
 
     def _do(self, command: str, *nodes: int) -> None:
-        told = [sys.executable, str(BROKER), command, *map(str, nodes), "--folder", str(self.folder)]
-        done = subprocess.run(told, capture_output=True, text=True, check=False)
+        done = self._told(command, *map(str, nodes))
         assert done.returncode == 0, done.stderr
+
+    def _told(self, *command: str) -> subprocess.CompletedProcess[str]:
+        told = [sys.executable, str(BROKER), *command, "--folder", str(self.folder)]
+        return subprocess.run(told, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session")

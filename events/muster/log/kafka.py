@@ -42,7 +42,8 @@ FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
-START_S: Final = 15.0
+START_S: Final = 30.0
+"""So long connecting may take: brokers that say nothing are tried for some seconds each."""
 READ_WAIT_S: Final = 1.0
 """So long a read waits for records that are known to stand in the log."""
 CLOSE_S: Final = 5.0
@@ -245,8 +246,10 @@ class KafkaLog:
         if self._producer is not None:
             await give_up(self._producer)
         for consumer in (self._consumer, self._asker):
-            with contextlib.suppress(KafkaError, OSError):
+            try:
                 await consumer.stop()
+            except (KafkaError, OSError):  # its fetcher had died, and it stopped at that
+                await consumer._client.close()
 
     async def _start(self) -> None:
         await self._asker.start()
@@ -265,6 +268,13 @@ class KafkaLog:
     def _check(self) -> None:
         if self._closed:
             raise LogClosed(f"{self._name} was closed")
+
+    def _check_fetcher(self) -> None:
+        """Nobody else notices where aiokafka's background task has died: nothing would ever come again."""
+        fetcher = self._consumer._fetcher.error_future
+        if fetcher.done():
+            self._check()
+            raise LogClosed(f"{self._name} is read no more, as its reader ended") from fetcher.exception()
 
     def _go_to(self, after: int) -> None:
         """Have the buffer follow the position `after`."""
@@ -304,6 +314,7 @@ class KafkaLog:
         except KafkaError as error:
             self._check()
             raise LogUnreachable(f"{self._name} could not be read: {_said(error)}") from error
+        self._check_fetcher()
         size = 0
         for message in batches.get(self._at, ()):
             data = message.value or b""
