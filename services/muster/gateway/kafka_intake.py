@@ -133,6 +133,8 @@ class KafkaIntake(Intake):
         if not seen:
             return True
         recorded = await self._taken(f"{where.topic}/{where.partition}", where.offset)
+        if topic == JOBS and self._live.recorded(key) is None and key not in self._live.books.refused:
+            recorded = False  # offsets of a topic that was made anew begin below what was taken of the old one
         if not recorded and topic == JOBS:
             self._waiting[key] = None
             if len(self._waiting) > WAITING_MAX:

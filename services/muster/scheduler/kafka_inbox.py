@@ -27,7 +27,7 @@ from aiokafka.structs import ConsumerRecord
 
 from muster.events.cloudevents import open_message
 from muster.log.bus import Bus
-from muster.log.errors import OffsetsLost
+from muster.log.errors import LogError, OffsetsLost
 from muster.log.kafka import give_up, make_consumer, make_producer
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Message
 
@@ -42,12 +42,18 @@ CATCH_UP_S: Final = 1.0
 ASK_S: Final = 10.0
 WATCH_S: Final = 10.0
 """So often a leader asks whether what it has not read is still there."""
+STUCK_MAX: Final = 3
+"""So often in a row a partition may have messages that are not read before this client is given up."""
 RETRY_S: Final = 0.2
 REREAD_US: Final = 60_000_000
 BEAT_HEADER: Final = "muster-beat"
 BEAT_S: Final = 3.0
 
 logger = logging.getLogger(__name__)
+
+
+class InboxStuck(LogError):
+    """Reading does not go on although there is something to read: the process starts again."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +132,7 @@ class KafkaInbox:
     async def lost(self, positions: Mapping[str, int]) -> list[Lost]:
         """Where `beginning <= position <= end` does not hold. Partitions that nobody can ask about now are left out."""
         partitions = list(self._partitions)
+        positions = dict(positions)  # reading goes on while the ends are asked for
         begins, ends = await asyncio.gather(self._offsets(partitions, begin=True), self._offsets(partitions, begin=False))
         found: list[Lost] = []
         for partition, source in self._partitions.items():
@@ -306,14 +313,23 @@ class KafkaInbox:
 
     async def _watch(self) -> None:
         """See now and then that everything is there that was not read: a topic that is gone is not read and raises nothing."""
-        missing = 0
+        missing = stuck = 0
+        before: dict[str, int] = {}
         while True:
             await asyncio.sleep(WATCH_S if not missing else 1.0)
             try:
                 topics = await self._asker.topics()
                 found = await self.lost(self._next)
+                ends = await self._offsets(self._partitions, begin=False)
             except KafkaError:
                 continue
+            waiting = [source for partition, source in self._partitions.items() if ends.get(partition, 0) > self._next[source]]
+            still = not self._paused and any(before.get(source) == self._next[source] for source in waiting)
+            stuck = stuck + 1 if still else 0
+            before = dict(self._next)
+            if stuck >= STUCK_MAX:
+                self._fail(InboxStuck(f"the broker has messages of {', '.join(waiting)}, and this client does not read them"))
+                return
             gone = [topic for topic in TOPICS if topic not in topics]
             missing = missing + 1 if gone else 0
             if missing > 1:
