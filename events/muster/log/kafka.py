@@ -35,8 +35,10 @@ from muster.log.port import READ_MAX_BYTES, RECORD_MAX_BYTES, Record
 LOG_TOPIC: Final = "muster.log"
 MESSAGE_MAX_BYTES: Final = RECORD_MAX_BYTES + 1024 * 1024
 """What a topic must take so that the largest record goes into it: Kafka counts what it wraps around a record too."""
-REQUEST_TIMEOUT_MS: Final = 5_000
-"""What a broker has not answered by then is asked again, of whoever leads the partition then."""
+REQUEST_TIMEOUT_MS: Final = 3_000
+"""What a broker has not answered by then is asked again, of whoever leads the partition then. Connecting has as long."""
+METADATA_AGE_MS: Final = 3_000
+"""So often a client asks who leads: it is to know another leader by the time that it gives the old one up."""
 RETRY_BACKOFF_MS: Final = 50
 FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
@@ -66,7 +68,7 @@ def make_producer(bus: Bus, **changed: Any) -> AIOKafkaProducer:
         "max_batch_size": 64 * 1024,
         "max_request_size": MESSAGE_MAX_BYTES,
     }
-    return AIOKafkaProducer(**{**bus.client_options(), **options, **changed})
+    return AIOKafkaProducer(**{"metadata_max_age_ms": METADATA_AGE_MS, **bus.client_options(), **options, **changed})
 
 
 def make_consumer(bus: Bus, **changed: Any) -> AIOKafkaConsumer:
@@ -86,7 +88,7 @@ def make_consumer(bus: Bus, **changed: Any) -> AIOKafkaConsumer:
         "fetch_max_bytes": 2 * MESSAGE_MAX_BYTES,
         "max_partition_fetch_bytes": MESSAGE_MAX_BYTES,
     }
-    return AIOKafkaConsumer(**{**bus.client_options(), **options, **changed})
+    return AIOKafkaConsumer(**{"metadata_max_age_ms": METADATA_AGE_MS, **bus.client_options(), **options, **changed})
 
 
 async def give_up(producer: AIOKafkaProducer) -> None:
