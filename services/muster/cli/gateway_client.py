@@ -62,6 +62,7 @@ class Submission(msgspec.Struct, frozen=True):
 
     job: str
     cycle: int = 0
+    """0 where it is on the bus and waits to be recorded."""
     state: str = "recorded"
     reason: str = ""
 
@@ -185,6 +186,10 @@ class Gateway:
             return
         for bodies in _batches(jobs):
             yield from self._post("/submissions", b"[" + b",".join(bodies) + b"]", list[Submission])
+
+    def submission(self, job: str) -> Submission:
+        """What became of a submission."""
+        return self._get(f"/submissions/{_part(job)}", Submission)
 
     def events(self, job: str = "", start: int = 0, until: int = 0) -> Iterator[Told]:
         """What is recorded about a job, or all entries of these cycles (0: none is the last), as it happens."""

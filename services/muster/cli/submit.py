@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from muster.cli import submit_flags as flags
 from muster.cli.gateway_client import Gateway, Submission, Where, new_id
 from muster.cli.output import UNREADABLE, USAGE, Failure, Json, errors, print_json
-from muster.cli.waiting import follow, wait
+from muster.cli.waiting import follow, recorded, wait
 from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
 from muster.doors.muster_file import job_document, read_job_file
@@ -146,6 +146,8 @@ def submit(
         raise Failure(f"nothing is submitted: {len(notices)} things cannot be honoured, and --strict was said")
     with Gateway(gateway, patience_s=PATIENCE_S) as to:
         taken = hand_in(to, jobs, notices, json)
+        if follows or waits:
+            recorded(to, taken)
         if follows and len(taken) == 1:
             return follow(to, taken[0].job)
         if waits or follows:

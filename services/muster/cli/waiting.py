@@ -1,12 +1,13 @@
 """Waiting for jobs: with progress on standard error, or with the output of rank 0. Survives a gateway that is away."""
 
+import contextlib
 import sys
 import time
 from collections import Counter
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from muster.cli.gateway_client import Gateway, Unavailable, exit_status
+from muster.cli.gateway_client import Gateway, Submission, Unavailable, exit_status
 from muster.cli.output import Failure, errors
 from muster.cluster.jobs import TERMINAL
 from muster.gateway.shown import JobRow, JobShown
@@ -15,6 +16,25 @@ LOOK_S = 0.05
 LOOK_MAX_S = 1.0
 AWAY_S = 120.0
 """So long a gateway may be away in the middle of waiting."""
+
+
+def recorded(gateway: Gateway, taken: list[Submission]) -> None:
+    """Wait until every submission is recorded: on a bus it may wait there while no scheduler leads.
+
+    Raises:
+        Failure: one is refused.
+    """
+    for submission in taken:
+        said = False
+        while not submission.cycle:
+            time.sleep(LOOK_S * 4)
+            with contextlib.suppress(Unavailable):
+                submission = gateway.submission(submission.job)
+            if submission.state == "refused":
+                raise Failure(f"{submission.job} is refused: {submission.reason}")
+            if not submission.cycle and not said:
+                said = True
+                errors.print(f"muster: {submission.job} waits for a scheduler", markup=False, highlight=False)
 
 
 def wait(gateway: Gateway, jobs: list[str]) -> int:

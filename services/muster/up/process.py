@@ -30,7 +30,7 @@ def prepare() -> None:
 
 
 def hold(folder: Path) -> bool:
-    """Take the folder for this process's life. Whether nobody else has it."""
+    """Take the folder for this process's life, and write its number there, for people. Whether nobody else has it."""
     folder.mkdir(parents=True, exist_ok=True)
     held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -38,6 +38,8 @@ def hold(folder: Path) -> bool:
     except BlockingIOError:
         os.close(held)
         return False
+    os.truncate(held, 0)
+    os.pwrite(held, b"%d\n" % os.getpid(), 0)
     return True
 
 
