@@ -3,6 +3,9 @@
 `admit` needs the head before a record, which nobody knows who did not read from the beginning. But a writer appends only
 behind a record that it has read back, admitted. So whatever record a later one names as its previous was admitted, though
 the later one itself may be void; and from there on `admit` judges. Records before it are passed over.
+
+A record may stand twice, its copy within the 64 records after it. A copy of what was admitted long ago is no place to begin,
+so the first 64 records that are read tell no more than which of the others are copies.
 """
 
 from typing import Final
@@ -25,6 +28,9 @@ class Joining:
         self._head: Head | None = genesis(cell) if from_beginning else None
         self._waiting: list[tuple[int, bytes, Envelope, str]] = []
         """Position, bytes, envelope and digest of what was read before the head was known."""
+        self._read = 0
+        self._copied: dict[str, None] = {}
+        """Digests of the first records."""
         self._copies = 0
         """So many of the next records may be copies of what stands before the place where this reader joined."""
 
@@ -36,6 +42,13 @@ class Joining:
         """
         if self._head is not None:
             return self._judge(self._head, position, data)
+        self._read += 1
+        own = digest(data)
+        if self._read <= RECENT:
+            self._copied[own] = None
+            return []
+        if own in self._copied:
+            return []
         try:
             envelope = decode_envelope(data)
         except BAD_BYTES:
@@ -47,11 +60,11 @@ class Joining:
                 self._head = Head(self._cell, earlier.number, earlier.term, named, (named,))
                 self._copies = RECENT
                 found = [earlier]
-                for place, older, _, _ in [*self._waiting[at + 1 :], (position, data, envelope, "")]:
+                for place, older, _, _ in [*self._waiting[at + 1 :], (position, data, envelope, own)]:
                     found += self._judge(self._head, place, older)
                 self._waiting = []
                 return found
-        self._waiting.append((position, data, envelope, digest(data)))
+        self._waiting.append((position, data, envelope, own))
         del self._waiting[:-WAITING_MAX]
         return []
 

@@ -41,7 +41,7 @@ ATTEMPT_S: Final = 10.0
 PAUSE_S: Final = 0.2
 STRAY_MS: Final = 120_000
 """So far the clock of whoever made an id may be ahead of the broker's."""
-BEFORE: Final = 2 * RECENT
+BEFORE: Final = 3 * RECENT
 """So many records before that place are read too, to find out which are admitted."""
 TAIL_S: Final = 1.0
 SENT_MAX: Final = 10_000
