@@ -34,6 +34,8 @@ ANSWER_S: Final = 60.0
 CONNECT_S: Final = 5.0
 QUIET_S: Final = 45.0
 """A stream says every 15 s that it lives."""
+LIVED_S: Final = 1.0
+"""A stream that lived so long was one: when it breaks, patience begins anew."""
 STREAMS_MAX: Final = 50
 VERBS: Final[dict[type[Input], str]] = {
     NodeCordoned: "cordon",
@@ -119,6 +121,7 @@ class HttpChannel:
         while True:
             headers = {"Last-Event-ID": place} if place else {}
             wait_s = pause_s
+            begun = _now()
             try:
                 limit = httpx.Timeout(QUIET_S, connect=CONNECT_S)
                 async with self._http.stream("GET", path, headers=headers, timeout=limit) as response:
@@ -127,10 +130,14 @@ class HttpChannel:
                         wait_s = await self._why(job, response, until, pause_s)
                     else:
                         async for id, data in _sent(response):
-                            yield self._entry(data)
-                            place = id
-                            until = _now() + self._patience_s
-                            pause_s = wait_s = PAUSE_S
+                            if data:
+                                yield self._entry(data)
+                                place = id
+                            if data or _now() - begun > LIVED_S:
+                                until = _now() + self._patience_s
+                                pause_s = wait_s = PAUSE_S
+                        if _now() + wait_s > until:
+                            raise Unavailable(f"the gateway at {self._url} ends each stream about the job {job[:64]!r} at once")
             except httpx.TransportError as error:
                 if _now() + wait_s > until:
                     raise self._away(error) from None
@@ -240,7 +247,7 @@ class HttpChannel:
 
 
 async def _sent(response: httpx.Response) -> AsyncGenerator[tuple[str, bytes], None]:
-    """Id and data of each whole event of a stream."""
+    """Id and data of each whole event of a stream; without data where it says no more than that it lives."""
     id, data = "", b""
     async for line in response.aiter_lines():
         if line.startswith("id: "):
@@ -250,6 +257,8 @@ async def _sent(response: httpx.Response) -> AsyncGenerator[tuple[str, bytes], N
         elif not line and data:
             yield id, data
             data = b""
+        elif line.startswith(":"):
+            yield "", b""
 
 
 def _asked(response: httpx.Response, pause_s: float, until: float) -> float:
