@@ -33,6 +33,8 @@ from muster.events.jobs import GroupRequest, JobCancelRequested, JobRequest, Job
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRegistered, NodeSpec
 from muster.events.operations import InputRefused, LeaseExtended, NodeCordoned, Policy, PolicySet
+from muster.log.fsck import check_records
+from muster.log.port import Record
 from muster.scheduler.messages import TOPICS, Message
 from muster.scheduler.recorder import TAKEN
 from tests.simulation.small_world import WALL_US, job_id
@@ -381,6 +383,8 @@ def test_a_refusal_is_recorded_with_topic_offset_key_id_reason_and_digest() -> N
     assert (long.source, long.offset, long.id, long.event) == ("muster.jobs/0", 2, JOB, "e-3")
     assert long.reason.startswith("by: ")
     assert long.digest == digest(encode_entry(JobCancelRequested(job=JOB, by="x" * 2000)))
+    found = check_records("main", [Record(place, data) for place, data in enumerate(bus.driver.records, 1)])
+    assert found.refused == {"muster.jobs": 2}
 
 
 @pytest.mark.parametrize("topic", [NODES, GPU_HEALTH])

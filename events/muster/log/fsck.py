@@ -1,6 +1,7 @@
 """Whether a log is whole: its numbers, digests and terms, what is void and why, and where it halts.
 
-It reads records as `admit` does and looks into no entry: whether the decisions were right is for audit and verify to say.
+It reads records as `admit` does and looks into no entry but refusals, which it counts: whether the decisions were right is
+for audit and verify to say.
 """
 
 from collections.abc import Iterable
@@ -8,9 +9,14 @@ from pathlib import Path
 
 import msgspec
 
+from muster.events.codec import decode_entry
+from muster.events.operations import InputRefused
+from muster.events.record import Envelope
 from muster.log.admit import Admitted, Head, Void, admit, genesis
 from muster.log.port import Record
 from muster.log.reader import open_log, read_records
+
+_REFUSED = b'["InputRefused",'
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +54,8 @@ class Fsck(msgspec.Struct, frozen=True, kw_only=True):
     """How many records are void, by reason."""
     void_positions: tuple[tuple[int, str], ...]
     """Position and reason of the first hundred."""
+    refused: dict[str, int] = {}
+    """How many inputs were refused, by the topic that brought them."""
     halt: Break | None = None
     unread: int = 0
     """Records after the halt."""
@@ -66,6 +74,7 @@ def check_records(cell: str, records: Iterable[Record]) -> Fsck:
     count = size = admitted = unread = 0
     terms: list[Term] = []
     voids: dict[str, int] = {}
+    refused: dict[str, int] = {}
     positions: list[tuple[int, str]] = []
     halt: Break | None = None
     for record in records:
@@ -77,6 +86,7 @@ def check_records(cell: str, records: Iterable[Record]) -> Fsck:
             head = verdict.head
             admitted += 1
             envelope = verdict.envelope
+            _count_refused(envelope, refused)
             if envelope.started is not None:
                 _close(terms, head.number - 1)
                 terms.append(
@@ -109,9 +119,19 @@ def check_records(cell: str, records: Iterable[Record]) -> Fsck:
         terms=tuple(terms),
         voids=voids,
         void_positions=tuple(positions),
+        refused=refused,
         halt=halt,
         unread=unread,
     )
+
+
+def _count_refused(envelope: Envelope, refused: dict[str, int]) -> None:
+    for raw in envelope.inputs:
+        if bytes(raw).startswith(_REFUSED):
+            event = decode_entry(raw)
+            if isinstance(event, InputRefused):
+                topic = event.source.partition("/")[0]
+                refused[topic] = refused.get(topic, 0) + 1
 
 
 def _close(terms: list[Term], last: int) -> None:

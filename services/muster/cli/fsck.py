@@ -32,6 +32,8 @@ def fsck(log: LogPlace, json: Json = False, cell: Cell = None) -> int:
     )
     voids = ", ".join(f"{count} {reason}" for reason, count in sorted(found.voids.items())) or "none"
     print(f"cell {found.cell}: {found.admitted} cycles in {found.bytes} bytes; void: {voids}")
+    if found.refused:
+        print("refused inputs: " + ", ".join(f"{count} of {topic}" for topic, count in sorted(found.refused.items())))
     print(f"head: cycle {found.head.number}, term {found.head.term}, digest {found.head.digest}")
     if found.halt is None:
         print("the log is whole")
