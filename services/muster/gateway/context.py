@@ -35,6 +35,8 @@ class Gateway:
         """Uid and monotonic time of the last report taken, by name of the node."""
         self.contested: dict[str, tuple[str, float]] = {}
         """Names that another agent claims: what to tell the one that has it, and when that was."""
+        self.one_of_several = False
+        """Whether agents may be at other gateways than this one."""
         self.closing = asyncio.Event()
 
     def close(self) -> None:

@@ -38,6 +38,8 @@ class Polls:
         self._asked: dict[str, dict[str, Asked]] = {}
         """Wanted output by node and id."""
         self.closed = False
+        self.seen_s: dict[str, float] = {}
+        """When the agent of a node last asked here, by the monotonic clock."""
         self.woken = 0
         """How many polls were answered because something changed."""
         live.on_change(self._changed)
@@ -58,6 +60,7 @@ class Polls:
             detail = f"this gateway has not seen the end of the log for {self._live.behind_us() // 1_000_000} s; ask another one"
             raise Refused(503, detail, headers={"Retry-After": "1"})
         found = await self._live.read(lambda state: self._now(state, name, after, uid))
+        self.seen_s[name] = time.monotonic()
         if isinstance(found, bytes):
             return found
         try:

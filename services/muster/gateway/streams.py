@@ -1,6 +1,7 @@
 """What goes on and on, over HTTP: the log and a job as server-sent events, and the output of a task."""
 
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
@@ -9,6 +10,7 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Stream
 
+from muster.agent.protocol import POLL_S
 from muster.cluster.state import State
 from muster.gateway.context import Gateway, job_of, of
 from muster.gateway.described import returns
@@ -18,6 +20,8 @@ from muster.gateway.problems import Refused
 
 ALIVE_S: Final = 15.0
 """So often a quiet stream says that it lives."""
+ELSEWHERE_S: Final = 2 * POLL_S
+"""An agent that has not asked here for so long is dead, or asks another gateway."""
 SSE: Final = "text/event-stream"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
 
@@ -59,6 +63,8 @@ async def output(
     await job_of(request, job)
     gateway = of(request)
     node = await _where(gateway, job, instance, rank, follow)
+    if gateway.one_of_several and time.monotonic() - gateway.polls.seen_s.get(node, -1e9) > ELSEWHERE_S:
+        raise Refused(503, f"the agent of {node} is not at this gateway: ask another one", headers={"Retry-After": "5"})
     what = {
         "job": job,
         "instance": instance,

@@ -81,6 +81,7 @@ async def main(options: Options) -> int:
         await intake.start()
         closing.push_async_callback(intake.close)
         gateway = Gateway(live, intake, History(bus.address, options.cell, folder))
+        gateway.one_of_several = True
         follower.admitted = live.admitted
         settle()
         required = options.tokens or not places.is_loopback(options.host)
