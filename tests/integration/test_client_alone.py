@@ -176,7 +176,11 @@ def test_the_health_and_the_cordon_of_the_page_are_recorded(
     until(lambda: {type(event) for event in inputs(broker)} >= {DeviceHealthChanged, NodeCordoned})
     assert health in inputs(broker)
     assert cordon in inputs(broker)
-    (line,) = re.findall(r"^muster (log kafka://.*)$", PRODUCING, re.MULTILINE)
     until(lambda: "InputRefused" in [type(event).__name__ for event in inputs(broker)])
-    assert run(line.replace("127.0.0.1:9092", broker.bootstrap).split()) == 0
-    assert "data: it is missing" in capsys.readouterr().out
+    said = []
+    for line in re.findall(r"^muster (.*kafka://.*)$", PRODUCING, re.MULTILINE):
+        assert run(line.replace("127.0.0.1:9092", broker.bootstrap).split()) == 0
+        said.append(capsys.readouterr().out)
+    listed, counted = said
+    assert "data: it is missing" in listed
+    assert "refused inputs: 1 of muster.operations" in counted
