@@ -88,7 +88,8 @@ def muster() -> None:
     """Muster schedules GPU jobs on a cluster, and writes down everything it knew and everything it decided.
 
     LOG is the folder of a log, as `muster simulate` and `make demo` write one, or kafka://HOST:PORT. Commands that take none,
-    and those where it may be left out, ask the gateway: MUSTER_GATEWAY, else http://127.0.0.1:8470, with the token of MUSTER_TOKEN.
+    and those where it may be left out, ask the gateway: MUSTER_GATEWAY, else http://127.0.0.1:8470, with the token of
+    MUSTER_TOKEN.
     """
 
 

@@ -13,6 +13,7 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,9 @@ from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up.places import CELL, EXIT_LOCKED, leave
 from muster.up.process import build, hold, prepare, status_of
+
+SPREAD_US: Final = 500_000
+"""Standbys differ by so much at most in when they take over."""
 
 logger = logging.getLogger("muster.scheduler")
 
@@ -84,7 +88,7 @@ def _settings(options: Options, identity: str) -> Settings:
         build=build(),
         identity=identity,
         takeover_after_us=options.takeover_after_us,
-        takeover_spread_us=min(usual.takeover_spread_us, options.takeover_after_us),
+        takeover_spread_us=min(SPREAD_US, options.takeover_after_us),
         append_deadline_us=options.append_deadline_us,
         beat_us=min(usual.beat_us, options.takeover_after_us // 3),  # or followers would take a quiet leader for a dead one
     )
