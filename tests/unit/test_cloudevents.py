@@ -201,6 +201,7 @@ def having(name: str, value: bytes) -> Change:
         (without("ce_source"), "ce_source: it has 0 characters"),
         (without("ce_specversion"), "ce_specversion: it has 0 characters"),
         (without("content-type"), "content-type: must be application/json or application/cloudevents+json, not ''"),
+        (having("content-type", b"application/json;" + b" " * 128), "content-type: must be application/json or "),
         (having("content-type", b"application/avro"), "content-type: must be application/json or "),
         (having("content-type", b"application/cloudevents-batch+json"), "content-type: must be application/json or "),
         (having("content-type", b"application/json; charset=latin-1"), "content-type: must be application/json or "),

@@ -11,6 +11,7 @@ of an event are its producer's word: they are looked at here, recorded with a re
 Bodies are not looked into here: the edge does that (`muster.events.edge`). This module knows no Kafka.
 """
 
+import functools
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -225,12 +226,10 @@ def _open(topic: str, headers: Headers, value: bytes | None, attributes: _Attrib
     most = (REPORT_MAX_BYTES if topic == NODES else BODY_MAX_BYTES) + ENVELOPE_MAX_BYTES
     if len(value) > most:
         raise Malformed(f"the message has {len(value)} bytes; at most {most} are taken")
-    if _JSON_TYPE.fullmatch(attributes.content_type):
-        body = value
-    elif _STRUCTURED.fullmatch(attributes.content_type):
-        body = _structured(value, attributes)
-    else:
+    mode = _mode(attributes.content_type)
+    if not mode:
         raise Malformed(f"content-type: must be {JSON} or {CLOUDEVENT}, not {attributes.content_type[:64]!r}")
+    body = value if mode == JSON else _structured(value, attributes)
     kind, version = _kind(topic, attributes)
     body = body.strip()
     if not (body.startswith(b"{") and body.endswith(b"}")):
@@ -281,7 +280,7 @@ def _structured(value: bytes, attributes: _Attributes) -> bytes:
     if whole.time is not None:
         attributes.said["time"] = whole.time
     unique(value)
-    if whole.datacontenttype is not None and not _JSON_TYPE.fullmatch(whole.datacontenttype):
+    if whole.datacontenttype is not None and _mode(whole.datacontenttype) != JSON:
         raise Malformed(f"datacontenttype: must be {JSON}, not {whole.datacontenttype[:64]!r}")
     body = bytes(whole.data)
     if not body:
@@ -305,15 +304,40 @@ def _kind(topic: str, attributes: _Attributes) -> tuple[str, int]:
     if "time" in said and not _TIME.fullmatch(said["time"]):
         right = "a time as in RFC 3339, such as 2026-11-30T08:15:00Z"
         raise Malformed(f"{prefix}time: must be {right}, not {said['time'][:64]!r}")
-    match = _TYPE.fullmatch(said["type"])
+    try:
+        return _kind_of(topic, said["type"])
+    except Malformed as error:
+        raise Malformed(f"{prefix}type: {error}") from None
+
+
+@functools.lru_cache(maxsize=256)  # producers say the same again and again
+def _kind_of(topic: str, said: str) -> tuple[str, int]:
+    """Kind and version that a type names.
+
+    Raises:
+        Malformed: the topic does not bring it.
+    """
+    match = _TYPE.fullmatch(said)
     known = _NAMES.get(topic, {})
     if match is None or match[1] not in known:
         right = ", ".join(f"muster.{name}.v{VERSIONS.get(name, 1)}" for name in known)
-        raise Malformed(f"{prefix}type: {said['type'][:64]!r} is no input of {topic[:64]}; it takes {right}")
+        raise Malformed(f"{said[:64]!r} is no input of {topic[:64]}; it takes {right}")
     kind, version = match[1], int(match[2])
     if version > VERSIONS.get(kind, 1):
-        raise Malformed(f"{prefix}type: {kind} has versions 1 to {VERSIONS.get(kind, 1)}, not {version}")
+        raise Malformed(f"{kind} has versions 1 to {VERSIONS.get(kind, 1)}, not {version}")
     return kind, version
+
+
+def _mode(content_type: str) -> str:
+    """`JSON` or `CLOUDEVENT`, if the content type is one of these; else empty."""
+    return _mode_of(content_type) if len(content_type) <= 128 else ""
+
+
+@functools.lru_cache(maxsize=256)
+def _mode_of(content_type: str) -> str:
+    if _JSON_TYPE.fullmatch(content_type):
+        return JSON
+    return CLOUDEVENT if _STRUCTURED.fullmatch(content_type) else ""
 
 
 def _check(topic: str, event: Input) -> None:
