@@ -12,7 +12,7 @@ from muster.cluster.state import State
 from muster.events.codec import Malformed, decode_report
 from muster.events.levels import NodeReport
 from muster.gateway.context import Gateway, answered, of
-from muster.gateway.described import TakingBytes, returns, taking
+from muster.gateway.described import TakingBytes, nothing, returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.problems import Refused, malformed
 
@@ -56,7 +56,7 @@ async def take(gateway: Gateway, who: Caller, name: str, body: bytes) -> bytes:
 
 @get(
     "/nodes/{name:str}/assignment",
-    responses=returns(AgentAssignment, 200, 404, 409),
+    responses=returns(AgentAssignment, 200, 404, 409, 503) | {204: nothing("Nothing new in the time")},
     summary="Wait for a node's assignment",
 )
 async def assignment(

@@ -21,7 +21,7 @@ CALLER: Final = "muster.caller"
 BODY_MAX: Final = {"jobs": 256 * 1024, "submissions": 8 * 1024 * 1024, "nodes": 5 * 1024 * 1024}
 """The most bytes of a request's body, by the first part of its path."""
 FAILURES_A_SECOND: Final = 50
-"""More requests with a wrong token are not looked at."""
+"""More requests with a wrong token are told to try again later."""
 
 
 class Caller:
@@ -132,12 +132,12 @@ class Guard:
                 raise Refused(401, "a token is needed: Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"})
             return self._local
         kind, _, secret = sent.decode("latin-1").partition(" ")
-        second = int(time.monotonic())
-        if self._failures[0] == second and self._failures[1] >= FAILURES_A_SECOND:
-            raise Refused(429, "too many wrong tokens; try again later", headers={"Retry-After": "1"})
         token = self._tokens.find(secret.strip()) if kind.lower() == "bearer" else None
         if token is None:
+            second = int(time.monotonic())
             self._failures = (second, self._failures[1] + 1 if self._failures[0] == second else 1)
+            if self._failures[1] > FAILURES_A_SECOND:  # whoever has a token is not kept out by those who have none
+                raise Refused(429, "too many wrong tokens; try again later", headers={"Retry-After": "1"})
             raise Refused(401, "this token is not known here, or was revoked", headers={"WWW-Authenticate": "Bearer"})
         caller = self._callers.get(token.id)
         if caller is None or caller.token != token:

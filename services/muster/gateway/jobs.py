@@ -105,15 +105,15 @@ async def submit_many(request: Any3) -> Response[bytes]:
     return answered(msgspec.json.encode([await _became(gateway, who, event.job) for event, _ in taken]), 202)
 
 
-@get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
+@get("/submissions/{job:str}", responses=returns(Submission, 200, 404, 503), summary="What became of a submission")
 async def submission(request: Any3, job: FromPath[str]) -> Response[bytes]:
     """Whether the submission with this id was recorded, in which cycle, or why it was refused."""
     who = caller(request)
     who.require("submit", "operate", "read")
-    return answered(await _became(of(request), who, job))
+    return answered(await _became(of(request), who, job, ours=False))
 
 
-@get("/jobs", responses=returns(shown.JobList, 200, 404), summary="List jobs")
+@get("/jobs", responses=returns(shown.JobList, 200, 404, 503), summary="List jobs")
 async def jobs(
     request: Any3,
     phase: Annotated[JobState, QueryParameter(name="state", description="Only jobs in this state.")] = "",
@@ -139,13 +139,13 @@ async def jobs(
     return answered(await of(request).ask(question))
 
 
-@get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404), summary="Show a job")
+@get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404, 503), summary="Show a job")
 async def job(request: Any3, job: FromPath[str], at: At = 0) -> Response[bytes]:
     """A job with its instances and their present attempts."""
     return answered(await of(request).ask(Question(at=at, what="job", key=job, only=only(caller(request)))))
 
 
-@get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404), summary="Explain a job")
+@get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404, 503), summary="Explain a job")
 async def explain(
     request: Any3, job: FromPath[str], instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0, at: At = 0
 ) -> Response[bytes]:
@@ -255,21 +255,22 @@ def _allow_priority(who: Caller, priority: int, field: str) -> None:
         raise Refused(403, f"{field}: this token allows priorities up to {token.priority_max}, not {priority}", field=field)
 
 
-async def _became(gateway: Gateway, who: Caller, job: str) -> Submission:
-    """What the log says of a submission.
+async def _became(gateway: Gateway, who: Caller, job: str, ours: bool = True) -> Submission:
+    """What the log says of a submission. `ours`: the caller has just made it, and is told if its id is taken.
 
     Raises:
-        Refused: 404, nothing; 409, the id is another's.
+        Refused: 404, nothing that the caller may see; 409, the id is another's.
     """
     live = gateway.live
     found = live.recorded(job)
     if found is None:
         found = await live.read(lambda state: _recorded(state, job))
     if found is not None:
-        if not who.sees(found[1]):
+        if who.sees(found[1]):
+            return Submission(job=job, cycle=found[0])
+        if ours:
             raise Refused(409, "job: another job has this id; make a new one", field="job")
-        return Submission(job=job, cycle=found[0])
-    refusal = live.books.refused.get(job)
+    refusal = live.books.refused.get(job) if found is None else None
     if refusal is not None:
         return Submission(job=job, cycle=refusal.cycle, state="refused", reason=refusal.reason)
     raise Refused(404, f"no submission {re.sub(r'[^ -~]', '?', job[:64])!r} is known: it never came, or was forgotten long ago")
