@@ -1,0 +1,59 @@
+"""Each measurement of the pipeline really happens: what it counts stands in its log, and the log is in order. No time is judged."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from muster.bench.pipeline import parts, report, stack
+from muster.events.codec import decode_cycle
+from muster.events.decisions import InstanceBound
+
+TINY = msgspec.structs.replace(
+    parts.QUICK,
+    nodes=12,
+    warm_s=0.5,
+    bound_s=1.0,
+    lives_s=1.0,
+    beside_s=1.0,
+    connections=4,
+    lives_per_s=20.0,
+    lives_run_s=(0.1, 0.3),
+    beside_per_s=20.0,
+    reads_per_s=30.0,
+    idle=3,
+    running=2,
+)
+LIFE = ("JobSubmitted", "InstanceBound", "InstanceStarted", "TaskStarted", "TaskExited", "AttemptEnded")
+
+
+def taken(folder: Path, name: str) -> report.Part:
+    (found,) = parts.Bench(TINY, stack.SqliteStack, folder, lambda _: None).run([name])
+    return found
+
+
+@pytest.mark.parametrize("name", list(parts.PARTS))
+def test_what_is_counted_happened_and_the_log_is_in_order(tmp_path: Path, name: str) -> None:
+    found = taken(tmp_path, name)
+    assert [(check.check, check.holds) for check in found.checks] == [("audit", True), ("verify", True)]
+    assert all(figure.holds is None for figure in found.figures), "a floor was applied to a small measurement"
+    assert found.load.seconds > 0
+    assert found.limit
+    counts = found.counts
+    bound = sum(
+        isinstance(event, InstanceBound)
+        for record in stack.SqliteFile.reader(tmp_path / name).read(0)
+        for event in decode_cycle(record.data).decisions
+    )
+    assert counts["InstanceBound"] == bound == counts["JobSubmitted"] > 0
+    if name in ("lives", "running"):
+        assert {counts[kind] for kind in LIFE} == {bound}
+    if name == "lives":
+        assert counts["answered"] == bound
+        assert counts["assignments"] >= bound // TINY.nodes
+    if name == "beside":
+        assert counts["reads"] > 0
+        assert counts["cycles_alone"] > 0
+        assert counts["cycles_beside"] > 0
+    if name in ("idle", "running"):
+        assert bound == {"idle": TINY.idle, "running": TINY.running}[name]
