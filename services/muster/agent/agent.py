@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ import msgspec
 
 from muster.agent import inventory as inventories
 from muster.agent import outputs
+from muster.agent.backoff import Backoff
 from muster.agent.cgroup import Groups
 from muster.agent.client import Client, GatewayAway, GatewayRefused
 from muster.agent.health import Health
@@ -38,7 +38,6 @@ from muster.events.levels import NodeReport
 BEAT_S: Final = 5.0
 """A report at least so often."""
 CHECK_S: Final = 1.0
-BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 REFUSED_S: Final = 2.0
 OBEYED_S: Final = 0.25
 """How soon a report says that an assignment was obeyed, if none does before: nobody waits for that word alone."""
@@ -86,6 +85,8 @@ class Agent:
         self.accepted = asyncio.Event()
         """A report was acknowledged, so assignments may be asked for."""
         self.changed = asyncio.Event()
+        self.back = asyncio.Event()
+        """A report was acknowledged after one that was not: the gateway is there again."""
         self.last: AgentAssignment | None = None
         self.last_us = 0
         self.waits = False
@@ -172,7 +173,7 @@ class Agent:
         self._prepare()
 
     async def _report_loop(self) -> None:
-        failures = 0
+        backoff = Backoff()
         while True:
             self.changed.clear()
             announced = self.announce
@@ -187,10 +188,10 @@ class Agent:
                 continue
             except GatewayAway as error:
                 self._say("report", str(error))
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await asyncio.sleep(backoff.next_s(error.refused))
                 continue
-            failures = 0
+            if backoff.reset():
+                self.back.set()
             self._say("report", "")
             self._say("name", answer.warning)
             if answer.durable:
@@ -210,7 +211,7 @@ class Agent:
     async def _assignment_loop(self) -> None:
         await self.accepted.wait()
         after = 0
-        failures = 0
+        backoff = Backoff()
         while True:
             asked_us = now_us()
             try:
@@ -219,15 +220,13 @@ class Agent:
                 self._say("assignment", f"the gateway gives no assignment: {error}")
                 self.announce = self.announce or error.status == 404
                 self.changed.set()
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await asyncio.sleep(backoff.next_s(refused=False))
                 continue
             except GatewayAway as error:
                 self._say("assignment", str(error))
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await self._pause(backoff.next_s(error.refused))
                 continue
-            failures = 0
+            backoff.reset()
             if assignment is None:
                 await asyncio.sleep(0.05 if now_us() - asked_us < 50_000 else 0)  # a gateway that does not wait
                 continue
@@ -239,6 +238,13 @@ class Agent:
             if assignment.number <= after and now_us() - asked_us < 50_000:
                 await asyncio.sleep(0.05)
             after = assignment.number
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait so long, or until a report finds that the gateway is there again."""
+        self.back.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self.back.wait()
 
     async def _check_loop(self) -> None:
         count = 0
@@ -328,9 +334,3 @@ class Agent:
         if self._said.get(about, "") != sentence:
             self._said[about] = sentence
             LOGGER.warning("%s", sentence or f"{about}: all is well again")
-
-    def _backoff_s(self, failures: int) -> float:
-        """Longer from failure to failure; not the same on every node."""
-        base = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)]
-        spread = zlib.crc32(self.options.node.encode()) % 1000 / 1000
-        return base * (0.75 + spread / 2)

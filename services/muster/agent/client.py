@@ -19,7 +19,11 @@ Answer = TypeVar("Answer", AgentAssignment, ReportAnswer)
 
 
 class GatewayAway(Exception):
-    """No answer, or one that makes no sense, or that the gateway cannot answer now."""
+    """No answer, or one that makes no sense, or that the gateway cannot answer now. `refused`: nobody listens."""
+
+    def __init__(self, sentence: str, refused: bool = False) -> None:
+        super().__init__(sentence)
+        self.refused = refused
 
 
 class GatewayRefused(Exception):
@@ -74,7 +78,8 @@ class Client:
                 method, self._node + path, params=params, content=content, headers=headers, timeout=timeout
             )
         except (httpx.HTTPError, OSError) as error:
-            raise GatewayAway(f"the gateway does not answer: {error or type(error).__name__}") from error
+            refused = isinstance(error, httpx.ConnectError)
+            raise GatewayAway(f"the gateway does not answer: {str(error) or type(error).__name__}", refused) from error
         if response.is_success:
             return response
         sentence = _sentence(response)
