@@ -1,8 +1,8 @@
 """The gateway as commands speak to it: its routes as functions, its answers as the types that it shows.
 
 Where it is stands in MUSTER_GATEWAY (else http://127.0.0.1:8470), the token in MUSTER_TOKEN or in the file that
-MUSTER_TOKEN_FILE names (else `token` in Muster's configuration folder). What is safe to repeat is repeated while the gateway
-is away or has too much to do; a submission too, because it carries its id: it is never taken twice.
+MUSTER_TOKEN_FILE names (else the running job's own, else `token` in Muster's configuration folder). What is safe to repeat is
+repeated while the gateway is away or has too much to do; a submission too, because it carries its id: it is never taken twice.
 """
 
 import os
@@ -18,6 +18,7 @@ import msgspec
 import platformdirs
 import typer
 
+from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
 from muster.gateway.shown import CellShown, JobList, JobRow, JobShown, NodeList, NodeShown
@@ -92,7 +93,7 @@ class Gateway:
         """`patience_s`: so long what may be repeated is repeated."""
         self.url = (url or os.environ.get("MUSTER_GATEWAY") or USUAL).rstrip("/")
         self.patience_s = patience_s
-        token = find_token() if token is None else token
+        token = find_token(self.url) if token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             local = urlsplit(self.url).hostname in LOCAL
@@ -271,8 +272,8 @@ class Gateway:
         raise Failure(sentence, REFUSED if response.status_code in (401, 403) else USAGE)
 
 
-def find_token() -> str:
-    """The token of this user; empty where there is none.
+def find_token(url: str) -> str:
+    """The token of this user, or of the job in which this runs, for the gateway there; empty where there is none.
 
     Raises:
         Failure: the file that MUSTER_TOKEN_FILE names cannot be read.
@@ -280,6 +281,9 @@ def find_token() -> str:
     if token := os.environ.get("MUSTER_TOKEN"):
         return token.strip()
     named = os.environ.get("MUSTER_TOKEN_FILE")
+    job = credentials.read() if not named else None
+    if job is not None and job.gateway.rstrip("/") == url:
+        return job.token
     path = Path(named) if named else platformdirs.user_config_path("muster") / "token"
     try:
         return path.read_text().strip()

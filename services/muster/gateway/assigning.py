@@ -1,5 +1,7 @@
 """The assignment of a node as its agent needs it: each task with what is needed to run it."""
 
+from collections.abc import Callable
+
 from muster.agent.protocol import ADDRESS_LABEL, AgentAssignment, AgentTask, Master, Ranks, Wanted
 from muster.cluster.assignment import assignment
 from muster.cluster.jobs import Attempt
@@ -10,7 +12,9 @@ from muster.cluster.state import State
 class Assigner:
     """Makes assignments; remembers where the members of an attempt are until it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: Callable[[str, int, int], str] | None = None) -> None:
+        """`secret`: makes the secret of an attempt of an instance of a job."""
+        self._secret = secret
         self._ranks: dict[tuple[str, int], Ranks] = {}
 
     def forget(self, touched: dict[tuple[str, int], None]) -> None:
@@ -53,6 +57,7 @@ class Assigner:
                     run=job.run,
                     request=job.request,
                     retries=instance.retries,
+                    secret=self._secret(job.id, instance.index, attempt.number) if self._secret is not None else "",
                 )
             )
         return AgentAssignment(

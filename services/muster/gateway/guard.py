@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from muster.agent.credentials import PREFIX
 from muster.cluster.jobs import Job
 from muster.gateway import problems
 from muster.gateway.problems import Refused
@@ -22,6 +23,9 @@ BODY_MAX: Final = {"jobs": 256 * 1024, "submissions": 8 * 1024 * 1024, "nodes": 
 """The most bytes of a request's body, by the first part of its path."""
 FAILURES_A_SECOND: Final = 50
 """More requests with a wrong token are told to try again later."""
+
+
+CALLERS_MAX: Final = 100_000
 
 
 class Caller:
@@ -94,12 +98,15 @@ Direct = Callable[[Any, Receive, Send, Caller], Awaitable[bool]]
 class Guard:
     """An ASGI application around the gateway's."""
 
-    def __init__(self, app: ASGIApp, direct: Direct, tokens: Tokens, required: bool) -> None:
-        """`direct` answers a request itself where it is one of its own."""
+    def __init__(
+        self, app: ASGIApp, direct: Direct, tokens: Tokens, required: bool, of_job: Callable[[str], Token | None]
+    ) -> None:
+        """`direct` answers a request itself where it is one of its own; `of_job` finds the rights of a token of a job."""
         self._app = app
         self._direct = direct
         self._tokens = tokens
         self._required = required
+        self._of_job = of_job
         self._local = Caller(None)
         self._callers: dict[str, Caller] = {}
         self._failures: tuple[int, int] = (0, 0)
@@ -132,16 +139,25 @@ class Guard:
                 raise Refused(401, "a token is needed: Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"})
             return self._local
         kind, _, secret = sent.decode("latin-1").partition(" ")
-        token = self._tokens.find(secret.strip()) if kind.lower() == "bearer" else None
+        secret = secret.strip() if kind.lower() == "bearer" else ""
+        if secret.startswith(PREFIX):
+            if not self._required:
+                return self._local  # whoever sends none may do everything here
+            token = self._of_job(secret)
+        else:
+            token = self._tokens.find(secret)
         if token is None:
             second = int(time.monotonic())
             self._failures = (second, self._failures[1] + 1 if self._failures[0] == second else 1)
             if self._failures[1] > FAILURES_A_SECOND:  # whoever has a token is not kept out by those who have none
                 raise Refused(429, "too many wrong tokens; try again later", headers={"Retry-After": "1"})
             raise Refused(401, "this token is not known here, or was revoked", headers={"WWW-Authenticate": "Bearer"})
-        caller = self._callers.get(token.id)
+        key = token.id if token.created_us else f"{token.id} {token.user} {token.queues} {token.priority_max}"
+        caller = self._callers.get(key)
         if caller is None or caller.token != token:
-            caller = self._callers[token.id] = Caller(token)
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            caller = self._callers[key] = Caller(token)
         return caller
 
 

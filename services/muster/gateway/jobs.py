@@ -17,6 +17,7 @@ from muster.gateway.context import Gateway, answered, decoded, job_of, of, only
 from muster.gateway.described import returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.history import Question
+from muster.gateway.job_tokens import SUBMITTED_WITH
 from muster.gateway.problems import Refused, malformed
 
 SUBMISSIONS_MAX = 1000
@@ -94,7 +95,7 @@ async def submit_many(request: Any3) -> Response[bytes]:
     taken: list[tuple[JobSubmitted, bytes]] = []
     for place, body in enumerate(bodies):
         try:
-            taken.append(_decode(bytes(body)))
+            taken.append(_signed(who, *_decode(bytes(body))))
         except Malformed as error:
             raise Refused(422, f"[{place}]: {error}", field=f"[{place}]") from None
     gateway = of(request)
@@ -202,7 +203,7 @@ async def take(gateway: Gateway, who: Caller, body: bytes) -> bytes:
     """
     who.require("submit", "operate")
     try:
-        event, data = _decode(body)
+        event, data = _signed(who, *_decode(body))
     except Malformed as error:
         raise malformed(error) from None
     _allow(gateway, who, event, 1)
@@ -226,6 +227,25 @@ def _decode(body: bytes) -> tuple[JobSubmitted, bytes]:
     if not isinstance(event, JobSubmitted):
         raise Malformed("the body is no job")
     return event, data
+
+
+def _signed(who: Caller, event: JobSubmitted, data: bytes) -> tuple[JobSubmitted, bytes]:
+    """The submission with the id of the token with which it was made, whatever it says itself.
+
+    Raises:
+        Malformed: then it has too much in its environment.
+    """
+    environment = event.run.environment
+    id = who.token.id if who.token is not None else ""
+    if environment.get(SUBMITTED_WITH, "") == id:
+        return event, data
+    signed = {name: value for name, value in environment.items() if name != SUBMITTED_WITH}
+    if id:
+        signed[SUBMITTED_WITH] = id
+    run = msgspec.structs.replace(event.run, environment=signed)
+    found, data = decode_input(encode_entry(msgspec.structs.replace(event, run=run)))
+    assert isinstance(found, JobSubmitted)
+    return found, data
 
 
 def _allow(gateway: Gateway, who: Caller, event: JobSubmitted, count: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -28,9 +29,9 @@ class Asked(msgspec.Struct):
 class Polls:
     """The waiting agents of all nodes."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, secret: Callable[[str, int, int], str] | None = None) -> None:
         self._live = live
-        self._assigner = Assigner()
+        self._assigner = Assigner(secret)
         self._waiting: dict[str, asyncio.Future[bytes | None]] = {}
         self._asked: dict[str, dict[str, Asked]] = {}
         """Wanted output by node and id."""

@@ -1,8 +1,7 @@
 """`scancel [-u USER] [-n NAME] [-t STATE] [-p PARTITION] [ID[_ELEMENT] ...]`: ends jobs."""
 
-import getpass
-
 from muster.cli.output import Failure
+from muster.cli.who import user_here
 from muster.doors.names import element_index
 from muster.doors.origin import slug
 from muster.slurm.cell import open_gateway, split_element
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
     for sentence in parsed.ignored:
         note("scancel", sentence)
     name = slug(values.get("name", values.get("jobname", "")))
-    user = slug(getpass.getuser() if "me" in values else values.get("user", ""))
+    user = slug(user_here() if "me" in values else values.get("user", ""))
     queue, state = slug(values.get("partition", "")), values.get("state", "")
     if not parsed.rest and not (name or user or queue or state):
         raise Refused("no job was named: give an id, or -u, -n, -p or -t")

@@ -3,13 +3,13 @@
 A job's id here is a UUID, so the column JOBID is wider than Slurm's.
 """
 
-import getpass
 import os
 import time
 from typing import Any
 
 import msgspec
 
+from muster.cli.who import user_here
 from muster.doors.hostlist import compress
 from muster.doors.names import DOOR, element_index
 from muster.doors.origin import slug
@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _lines(values: dict[str, str]) -> list[Line]:
-    users = [slug(name) for name in _list(getpass.getuser() if "me" in values else values.get("user", values.get("users", "")))]
+    users = [slug(name) for name in _list(user_here() if "me" in values else values.get("user", values.get("users", "")))]
     ids = _list(values.get("job", values.get("jobs", "")))
     names = [slug(name) for name in _list(values.get("name", ""))]
     queues = [slug(name) for name in _list(values.get("partition", ""))]

@@ -28,6 +28,7 @@ from muster.gateway.app import application, build
 from muster.gateway.context import Gateway
 from muster.gateway.history import History
 from muster.gateway.intake import Intake
+from muster.gateway.job_tokens import Secrets
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Tokens
@@ -107,11 +108,12 @@ class Stack:
         self._leads = asyncio.Event()
         self.position = recovered.head_position
         live = Live(self.core, self.scheduler.now_us)
-        self.gateway = Gateway(live, Intake(self.door), History(options.data, CELL))
+        secrets = Secrets(options.data)
+        self.gateway = Gateway(live, Intake(self.door), History(options.data, CELL), secrets)
         required = options.tokens or not places.is_loopback(options.host)
         self.server = Server(
             uvicorn.Config(
-                application(self.gateway, Tokens(options.data), required),
+                application(self.gateway, Tokens(options.data), required, secrets),
                 loop="none",
                 http="httptools",
                 ws="none",

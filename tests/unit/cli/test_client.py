@@ -173,7 +173,7 @@ def test_the_token_comes_from_the_environment_or_a_file(server: Server, tmp_path
     monkeypatch.delenv("MUSTER_TOKEN")
     monkeypatch.setenv("MUSTER_TOKEN_FILE", str(tmp_path / "none"))
     with pytest.raises(Failure, match="cannot be read"):
-        find_token()
+        find_token("http://127.0.0.1:8470")
 
 
 def test_a_job_is_found_by_the_beginning_of_its_id_or_by_its_name(server: Server) -> None:
