@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.cluster.check import broken, check
-from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
+from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -37,7 +37,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     if event.job in state.jobs:
         return
     request = event.request
-    job = Job(
+    job = state.jobs[event.job] = job_of(
         event.job,
         event.name,
         event.user,
@@ -48,7 +48,6 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
         (state.number, state.index),
         state.at_us,
     )
-    state.jobs[event.job] = job
     state.arrived.append(job)
     pending = state.pending
     for instance in job.instances:
@@ -66,7 +65,7 @@ def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
                 instance.cancelling = True
                 attempt = instance.attempt
                 if attempt is None or attempt.phase != "stop":
-                    state.todo[instance.key] = None
+                    state.todo[instance] = None
 
 
 def _job_reprioritised(state: State, event: JobReprioritised) -> None:
@@ -78,10 +77,10 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
         state.pending.discard(instance)
     live = [i.attempt for i in job.instances if i.attempt is not None and i.attempt.phase != "stop"]
     for attempt in live:
-        _count_running(state, attempt, -1)
+        uncount(attempt)
     job.priority = event.priority
     for attempt in live:
-        _count_running(state, attempt, 1)
+        count_running(state, attempt)
     for instance in waiting:
         enqueue(state, instance)
     state.wakes += 1
@@ -111,7 +110,7 @@ def _task_ready(state: State, event: TaskReady) -> None:
         ready = attempt.ready = attempt.ready + 1
         if attempt.phase == "prepare":
             if ready == len(attempt.tasks):
-                state.todo[attempt.instance.key] = None
+                state.todo[attempt.instance] = None
         elif attempt.degraded_until_us and attempt.phase == "run" and not short_of_members(attempt):
             attempt.degraded_until_us = 0
             set_timer(state, attempt)
@@ -126,7 +125,7 @@ def _task_started(state: State, event: TaskStarted) -> None:
         attempt = task.attempt
         attempt.ready += 1
         if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
-            state.todo[attempt.instance.key] = None
+            state.todo[attempt.instance] = None
     elif task.phase == "ready":
         task.phase = "running"
 
@@ -149,7 +148,7 @@ def _task_exited(state: State, event: TaskExited) -> None:
     elif event.code:
         fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
     elif attempt.held and succeeded(attempt):
-        state.todo[attempt.instance.key] = None
+        state.todo[attempt.instance] = None
 
 
 def _task_missing(state: State, event: TaskMissing) -> None:
@@ -167,14 +166,14 @@ def release(state: State, task: Task, phase: str) -> None:
     state.ledger.release(task)
     held = attempt.held = attempt.held - 1
     if not held:
-        state.todo[attempt.instance.key] = None
+        state.todo[attempt.instance] = None
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
     """The attempt cannot go on; only the first reason counts."""
     if attempt.phase != "stop" and attempt.fault is None:
         attempt.fault = what
-        state.todo[attempt.instance.key] = None
+        state.todo[attempt.instance] = None
 
 
 def succeeded(attempt: Attempt) -> bool:
@@ -245,16 +244,17 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
         state.pending_total -= 1
     else:
         _leave_pending(state, instance)
-    attempt = Attempt(instance, event.attempt, state.at_us, state.number)
-    instance.attempt = attempt
+    at_us = state.at_us
+    until_us = at_us + state.policy.ready_timeout_us
+    attempt = instance.attempt = Attempt(instance, event.attempt, at_us, state.number, until_us)
     instance.attempts = event.attempt
     instance.phase = "starting"
     instance.not_before_us = 0
     _place(state, attempt, event.placements)
-    until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(instance.timer, until_us, "ready")
+    state.timers.ready.set_first(instance, until_us)
     if job.request.preemptible:
-        _count_running(state, attempt, 1)
+        running = attempt.running = state.pending.running_of(job)
+        running.count += 1
 
 
 def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
@@ -265,6 +265,7 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
     shape = gang.shapes[0]
     several = len(gang.shapes) > 1
     tasks = attempt.tasks
+    since = state.number
     group = 0
     for placement in placements:
         row = placement.row
@@ -275,7 +276,7 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
         if several:
             group = gang.group_of(rank)
             shape = gang.shapes[group]
-        task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices)
+        task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
         hold(task)
     attempt.held += len(placements)
 
@@ -290,42 +291,43 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     instance.phase = "running"
     instance.start_failures = 0
     if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
-        state.todo.pop(instance.key, None)
-    if instance.job.request.time_limit_us is None:
-        state.timers.cancel(instance.timer)
-    else:
-        set_timer(state, attempt)
+        state.todo.pop(instance, None)
+    state.timers.ready.cancel(instance)
+    limit_us = instance.job.request.time_limit_us
+    if limit_us is not None:
+        state.timers.limit.set_first(instance, state.at_us + limit_us)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
     """When it has run for `min_runtime_us`: from then on it may be a victim, so that somebody may start."""
-    key = ("immune", *attempt.instance.key)
     until_us = attempt.started_us + state.policy.min_runtime_us
     if attempt.started_us and until_us > state.at_us:
-        state.timers.set(key, until_us)
+        state.timers.immune.set(attempt.instance, until_us)
     else:
-        state.timers.cancel(key)
+        state.timers.immune.cancel(attempt.instance)
 
 
 def set_timer(state: State, attempt: Attempt) -> None:
     """When the attempt next needs a decision although nobody reports anything."""
     instance = attempt.instance
+    timers = state.timers
     if attempt.phase == "prepare":
-        state.timers.set(instance.timer, attempt.ready_until_us, "ready")
+        timers.ready.set(instance, attempt.ready_until_us)
         return
+    timers.ready.cancel(instance)
     due_us = 0
     if attempt.phase == "run":
         due_us = attempt.degraded_until_us
-        limit = instance.job.request.time_limit_us
-        if limit is not None:
-            end_us = attempt.started_us + limit
+        limit_us = instance.job.request.time_limit_us
+        if limit_us is not None:
+            end_us = attempt.started_us + limit_us
             due_us = min(due_us, end_us) if due_us else end_us
     if due_us:
-        state.timers.set(instance.timer, due_us)
+        timers.limit.set(instance, due_us)
     else:
-        state.timers.cancel(instance.timer)
+        timers.limit.cancel(instance)
 
 
 def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
@@ -339,15 +341,15 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
-    _count_running(state, attempt, -1)
+    uncount(attempt)
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
             state.ledger.released.append(task.node.row)
     if attempt.held:
-        state.todo.pop(instance.key, None)
+        state.todo.pop(instance, None)
     else:
-        state.todo[instance.key] = None
+        state.todo[instance] = None
 
 
 def _stop_ordered(state: State, event: StopOrdered) -> None:
@@ -368,22 +370,25 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     job = instance.job
     if attempt.held:
         broken(f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
+    timers = state.timers
+    if attempt.phase == "run":
+        timers.limit.cancel(instance)
+    else:
+        timers.ready.cancel(instance)
     if attempt.phase != "stop":
-        if job.request.preemptible:
-            _count_running(state, attempt, -1)
+        uncount(attempt)
         if state.degraded:
             state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
     instance.attempt = None
     attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
-    state.timers.cancel(instance.timer)
     if state.policy.min_runtime_us:
-        state.timers.cancel(("immune", event.job, event.instance))
+        timers.immune.cancel(instance)
     if event.charged:
         instance.retries += 1
     if event.then == "pending":
-        state.todo.pop(instance.key, None)
+        state.todo.pop(instance, None)
         instance.phase = "pending"
         instance.reason = event.reason
         if event.avoid and event.avoid not in job.avoid:
@@ -398,7 +403,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         state.pending_total += 1
         enqueue(state, instance)
         if instance.cancelling:
-            state.todo[instance.key] = None
+            state.todo[instance] = None
     else:
         _end(state, instance, event.then, event.reason, event.code)
 
@@ -417,7 +422,7 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     instance.reason = reason
     instance.code = code
     instance.ended_us = state.at_us
-    state.todo.pop(instance.key, None)
+    state.todo.pop(instance, None)
     job.open -= 1
     if not job.open:
         job.over_us = state.at_us
@@ -426,14 +431,14 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
 
 def set_forget(state: State, job: Job) -> None:
     """When the job, which is over, leaves the state."""
-    state.timers.set(("forget", job.id, 0), job.over_us + state.policy.forget_after_us)
+    state.timers.forget.set(job, job.over_us + state.policy.forget_after_us)
 
 
 def _member_lost(state: State, event: MemberLost) -> None:
     attempt = _attempt(state, event)
     attempt.fault = None
     key = attempt.instance.key
-    state.todo.pop(key, None)
+    state.todo.pop(attempt.instance, None)
     for task in attempt.tasks.values():
         if task.holding and on_broken_device(task):
             task.phase = "leaving"
@@ -463,8 +468,6 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     _place(state, attempt, event.placements)
-    for placement in event.placements:
-        attempt.tasks[placement.rank].since = state.number
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded.pop(attempt.instance.key, None)
 
@@ -489,13 +492,13 @@ def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
         if job is None or job.open:
             broken(f"JobsForgotten names job {id}, which is not over")
         job.instances = []
-        state.timers.cancel(("forget", id, 0))
+        state.timers.forget.cancel(job)
 
 
 def enqueue(state: State, instance: Instance) -> None:
     """It waits for its turn, now or from `not_before_us` on."""
     if instance.not_before_us > state.at_us:
-        state.timers.set(("backoff", *instance.key), instance.not_before_us)
+        state.timers.backoff.set(instance, instance.not_before_us)
     else:
         state.pending.add(instance, instance.key in state.nominations)
 
@@ -506,20 +509,24 @@ def _leave_pending(state: State, instance: Instance) -> None:
             state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
         state.pending.discard(instance)
     else:
-        state.timers.cancel(("backoff", *instance.key))
+        state.timers.backoff.cancel(instance)
     state.pending_total -= 1
 
 
-def _count_running(state: State, attempt: Attempt, change: int) -> None:
+def count_running(state: State, attempt: Attempt) -> None:
+    """It may be a victim from now on, if its job may."""
     job = attempt.instance.job
     if job.request.preemptible:
-        key = (job.queue, job.priority)
-        running = state.running
-        count = running.get(key, 0) + change
-        if count:
-            running[key] = count
-        else:
-            del running[key]
+        running = attempt.running = state.pending.running_of(job)
+        running.count += 1
+
+
+def uncount(attempt: Attempt) -> None:
+    """It is no victim any more."""
+    running = attempt.running
+    if running is not None:
+        running.count -= 1
+        attempt.running = None
 
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {

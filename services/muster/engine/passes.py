@@ -337,7 +337,8 @@ class Pass:
     def _worth_searching(self, job: Job) -> bool:
         """Whether anybody could be a victim, or stops anyway."""
         state = self.state
-        if any(queue == job.queue and priority < job.priority for queue, priority in state.running):
+        running = state.pending.running
+        if any(key[0] == job.queue and key[1] < job.priority and each.count for key, each in running.items()):
             return True
         return bool(state.stopping)
 
