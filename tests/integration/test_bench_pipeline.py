@@ -8,6 +8,7 @@ import pytest
 from muster.bench.pipeline import parts, report, stack
 from muster.events.codec import decode_cycle
 from muster.events.decisions import InstanceBound
+from muster.log.sqlite import SqliteFile
 
 TINY = msgspec.structs.replace(
     parts.QUICK,
@@ -42,7 +43,7 @@ def test_what_is_counted_happened_and_the_log_is_in_order(tmp_path: Path, name: 
     counts = found.counts
     bound = sum(
         isinstance(event, InstanceBound)
-        for record in stack.SqliteFile.reader(tmp_path / name).read(0)
+        for record in SqliteFile.reader(tmp_path / name).read(0)
         for event in decode_cycle(record.data).decisions
     )
     assert counts["InstanceBound"] == bound == counts["JobSubmitted"] > 0

@@ -69,6 +69,10 @@ class Books:
         """By the id that the message was about, the oldest first."""
         self.open: dict[str, int] = {}
         """How many jobs of a user are not over."""
+        self.lives: dict[str, tuple[str, str]] = {node.name: (node.uid, node.boot) for node in state.nodes if node is not None}
+        """Uid and boot of each node, by name."""
+        self.lease_us = state.policy.lease_us
+        self.lease_until_us = state.lease_until_us
         self.touched: dict[tuple[str, int], None] = {}
         """Instances whose attempts this cycle changed."""
         self._open: dict[str, str] = {}
@@ -85,16 +89,18 @@ class Books:
     def fold(self, state: State, cycle: Cycle) -> dict[str, None]:
         """Take a cycle in; `state` is the one after it. Returns the names of nodes whose assignments it changed."""
         self.touched = {}
+        self.lease_us = state.policy.lease_us
+        self.lease_until_us = state.lease_until_us
         dirty: dict[str, None] = {}
         for event in cycle.inputs:
-            self._input(event, cycle.number, dirty)
+            self._input(state, event, cycle.number, dirty)
         for event in cycle.decisions:
             self._decision(state, event, dirty)
         for name in dirty:
             self.changed[name] = cycle.number
         return dirty
 
-    def _input(self, event: Event, number: int, dirty: dict[str, None]) -> None:
+    def _input(self, state: State, event: Event, number: int, dirty: dict[str, None]) -> None:
         if isinstance(event, JobSubmitted):
             self._begin(event.job, event.user)
             self.refused.pop(event.job, None)
@@ -104,6 +110,11 @@ class Books:
                 dirty[node] = None
         elif isinstance(event, _NODE):
             dirty[event.node] = None
+            now = state.node(event.node)
+            if now is None:
+                self.lives.pop(event.node, None)
+            else:
+                self.lives[event.node] = (now.uid, now.boot)
         elif isinstance(event, InputRefused) and event.id:
             self.refused.pop(event.id, None)
             self.refused[event.id] = Refusal(number, event.reason)
@@ -123,7 +134,8 @@ class Books:
                 dirty[node] = None
         elif isinstance(event, _WHOLE):
             self.touched[event.job, event.instance] = None
-            if (found := self._attempt(event)) is not None:
+            found = self._attempt(event)
+            if found is not None and not (type(event) is InstanceStarted and _runs_already(state, event)):
                 _mark(found.nodes.values(), dirty)
         elif isinstance(event, NodeLost):
             dirty[event.node] = None
@@ -152,6 +164,12 @@ class Books:
             self.open[user] -= 1
             if not self.open[user]:
                 del self.open[user]
+
+
+def _runs_already(state: State, event: InstanceStarted) -> bool:
+    """Whether the attempt is of one task, which was to run since it was bound: its start is no news to its node."""
+    job = state.jobs.get(event.job)
+    return job is not None and job.gang.single
 
 
 def _mark(nodes: Iterable[str], dirty: dict[str, None]) -> None:

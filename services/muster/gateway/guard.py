@@ -5,8 +5,8 @@ away, by the names that it calls us and that it comes from. Elsewhere a request 
 """
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -16,6 +16,9 @@ from muster.cluster.jobs import Job
 from muster.gateway import problems
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from muster.gateway.direct import Direct
 
 LOCAL: Final = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
 CALLER: Final = "muster.caller"
@@ -92,18 +95,17 @@ class Caller:
             raise Refused(403, f"this token speaks for {', '.join(self.token.nodes)}, not for {node}")
 
 
-Direct = Callable[[Any, Receive, Send, Caller], Awaitable[bool]]
-
-
 class Guard:
     """An ASGI application around the gateway's."""
 
     def __init__(
-        self, app: ASGIApp, direct: Direct, tokens: Tokens, required: bool, of_job: Callable[[str], Token | None]
+        self, app: ASGIApp, direct: "Direct", tokens: Tokens, required: bool, of_job: Callable[[str], Token | None]
     ) -> None:
-        """`direct` answers a request itself where it is one of its own; `of_job` finds the rights of a token of a job."""
+        """`direct` knows the requests that a connection may answer without the application; `of_job` finds the rights of a
+        token of a job.
+        """
         self._app = app
-        self._direct = direct
+        self.direct = direct
         self._tokens = tokens
         self._required = required
         self._of_job = of_job
@@ -117,20 +119,26 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            headers = dict(scope["headers"])
-            caller = self._caller(headers)
-            if not self._required:
-                _check_site(headers)
-            if not caller.take():
-                raise Refused(429, "too many requests with this token; slow down", headers={"Retry-After": "1"})
-            _check_size(scope["path"], headers)
+            caller = self.enter(scope["path"], dict(scope["headers"]))
         except Refused as error:
             await answer(send, error.problem.status, problems.body(error.problem), problems.PROBLEM, error.headers)
             return
-        if await self._direct(scope, receive, send, caller):
-            return
         scope[CALLER] = caller  # type: ignore[typeddict-unknown-key]  # a key of our own
         await self._app(scope, receive, send)
+
+    def enter(self, path: str, headers: dict[bytes, bytes]) -> Caller:
+        """Who sent a request.
+
+        Raises:
+            Refused: it may not be looked at.
+        """
+        caller = self._caller(headers)
+        if not self._required:
+            _check_site(headers)
+        if not caller.take():
+            raise Refused(429, "too many requests with this token; slow down", headers={"Retry-After": "1"})
+        _check_size(path, headers)
+        return caller
 
     def _caller(self, headers: dict[bytes, bytes]) -> Caller:
         sent = headers.get(b"authorization")

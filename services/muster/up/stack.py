@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
-import httptools  # noqa: F401  # uvicorn reads HTTP with it: missed here rather than at the first request
 import msgspec
 import uvicorn
 
@@ -32,6 +31,7 @@ from muster.gateway.job_tokens import Secrets
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Tokens
+from muster.gateway.wire import Wire
 from muster.log.errors import LogDamaged, LogHalted, LogLocked, OperatingError
 from muster.log.port import Record
 from muster.log.sqlite import SqliteLog
@@ -115,7 +115,7 @@ class Stack:
             uvicorn.Config(
                 application(self.gateway, Tokens(options.data), required, secrets),
                 loop="none",
-                http="httptools",
+                http=Wire,
                 ws="none",
                 lifespan="off",
                 log_config=None,
