@@ -45,8 +45,8 @@ PLACES: Final = ("zone", "block", "rack", "nvlink_domain")
 """Labels that say where the node stands are its place in the topology as well."""
 STRANGER_S: Final = 0.2
 """How soon to ask again when the log does not know the node yet."""
-SWEEP_EVERY: Final = 3600
-"""Old outputs are looked for every so many checks."""
+SWEEP_EVERY: Final = 600
+"""Every so many checks it is asked whether old outputs are to be looked for."""
 
 LOGGER = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class Agent:
                 self.tasks.forgot = False
                 self.changed.set()
             if count % SWEEP_EVERY == 0:
-                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known})
+                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known}, self.home.boot, now_us())
             count += 1
             await asyncio.sleep(CHECK_S)
 
