@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.trouble import POLICY, STRIKES, Load, Trouble, excluded, judge, keep, left_open
+from tests.support.trouble import POLICY, STRIKES, Load, Trouble, count, excluded, judge_log, judge_runs, keep, left_open, planted
 from tests.support.up import Up, until, up
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
@@ -60,18 +60,21 @@ def test_whatever_dies_nothing_runs_twice_nothing_is_lost_and_nothing_is_left(tm
         try:
             with stack.client() as client:
                 gone = come_to_an_end(client, load)
+            assert len(stack.left()) >= 4, "what runs is not seen"
             assert stack.stop() == 0
             left = until_none(stack)
-            problems, counts = judge(stack.folder, tmp_path / "load", load.accepted)
+            problems, cycles = judge_log(stack.folder)
+            problems += judge_runs(cycles, load.place, load.accepted)
         except BaseException:
             with stack.client() as client:
                 print(again, _open(client, load))
             if "MUSTER_KEEP" in os.environ:
                 keep(tmp_path, Path(os.environ["MUSTER_KEEP"]))
             raise
+    counts = count(cycles, load.place)
     counts["jobs that both nodes had failed"] = gone
-    said = {**trouble.counts, **{f"asked: {what}": count for what, count in load.counts.items()}, **counts}
-    print("\n".join(f"{count:>8}  {what}" for what, count in sorted(said.items())))
+    said = {**trouble.counts, **{f"asked: {what}": number for what, number in load.counts.items()}, **counts}
+    print("\n".join(f"{number:>8}  {what}" for what, number in sorted(said.items())))
     problems = [*load.wrong, *(f"left over: {what}" for what in left), *problems]
     if problems and "MUSTER_KEEP" in os.environ:
         keep(tmp_path, Path(os.environ["MUSTER_KEEP"]))
@@ -81,6 +84,7 @@ def test_whatever_dies_nothing_runs_twice_nothing_is_lost_and_nothing_is_left(tm
     for what in ("task: start", "task: end", "task: told", "asked: drain", "asked: cancel", "InstancePreempted", "NodeLost"):
         assert said.get(what, 0) > 0, f"there was no {what}"
     assert counts["terms"] > 1
+    assert not planted(cycles, load.place, load.accepted, tmp_path / "planted"), "the judge does not see everything"
 
 
 def come_to_an_end(client: httpx.Client, load: Load) -> int:

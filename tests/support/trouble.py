@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from muster.agent.processes import Process, send
 from muster.events.codec import open_envelope
 from muster.events.decisions import AttemptEnded, InstanceBound
 from muster.events.jobs import JobSubmitted
+from muster.events.record import Cycle
 from muster.log.fsck import fsck
 from muster.log.reader import read_admitted
 from muster.replay.audit import audit
@@ -307,33 +309,43 @@ def excluded(client: httpx.Client, accepted: dict[str, str]) -> list[str]:
     return found
 
 
-def judge(folder: Path, place: Path, accepted: dict[str, str]) -> tuple[list[str], Counter[str]]:
-    """What is wrong, and what there was, by what the tasks wrote down, the log, and its three judges."""
-    problems = []
-    counts: Counter[str] = Counter()
+def judge_log(folder: Path) -> tuple[list[str], list[Cycle]]:
+    """What its three judges find wrong with the log, and its cycles."""
     found = fsck(folder)
     if found.halt is not None:
-        return [f"fsck: {found.halt}"], counts
-    counts["terms"], counts["cycles"] = len(found.terms), found.admitted
+        return [f"fsck: {found.halt}"], []
+    problems = []
     cycles = [open_envelope(envelope) for envelope, _ in read_admitted(folder)]
     if (difference := audit(folder).difference) is not None:
         problems.append("audit: " + "\n".join(difference.lines()))
-    problems += [f"verify: {violation}" for violation in verify(cycles)]
+    return [*problems, *[f"verify: {violation}" for violation in verify(cycles)]], cycles
+
+
+def count(cycles: list[Cycle], place: Path) -> Counter[str]:
+    """How often what happened."""
+    counts: Counter[str] = Counter(cycles=len(cycles), terms=sum(cycle.started is not None for cycle in cycles))
+    counts.update(type(event).__name__ for cycle in cycles for event in (*cycle.inputs, *cycle.decisions))
+    for path in (place / "runs").iterdir():
+        counts.update(f"task: {line.split()[0]}" for line in path.read_text().splitlines())
+    return counts
+
+
+def judge_runs(cycles: list[Cycle], place: Path, accepted: Iterable[str]) -> list[str]:
+    """What is wrong, by what the tasks wrote down, what was acknowledged, and the log."""
+    problems = []
     submitted: Counter[str] = Counter()
     members: dict[tuple[str, int, int], set[int]] = {}
     finished: dict[tuple[str, int], int] = {}
-    for cycle in cycles:
-        for event in (*cycle.inputs, *cycle.decisions):
-            counts[type(event).__name__] += 1
-            if isinstance(event, JobSubmitted):
-                submitted[event.job] += 1
-            elif isinstance(event, InstanceBound):
-                key = (event.job, event.instance, event.attempt)
-                if key in members:
-                    problems.append(f"{key} was bound twice")
-                members[key] = {placement.rank for placement in event.placements}
-            elif isinstance(event, AttemptEnded) and event.then == "finished":
-                finished[event.job, event.instance] = event.attempt
+    for event in (event for cycle in cycles for event in (*cycle.inputs, *cycle.decisions)):
+        if isinstance(event, JobSubmitted):
+            submitted[event.job] += 1
+        elif isinstance(event, InstanceBound):
+            key = (event.job, event.instance, event.attempt)
+            if key in members:
+                problems.append(f"{key} was bound twice")
+            members[key] = {placement.rank for placement in event.placements}
+        elif isinstance(event, AttemptEnded) and event.then == "finished":
+            finished[event.job, event.instance] = event.attempt
     problems += [f"{id} was acknowledged and is in the log {submitted[id]} times" for id in accepted if submitted[id] != 1]
     ends: dict[tuple[str, int, int], set[int]] = defaultdict(set)
     for path in sorted((place / "runs").iterdir()):
@@ -341,20 +353,47 @@ def judge(folder: Path, place: Path, accepted: dict[str, str]) -> tuple[list[str
         starts: Counter[tuple[int, int]] = Counter()
         for line in path.read_text().splitlines():
             what, attempt, rank, _ = line.split()
-            counts[f"task: {what}"] += 1
             if what in ("twice", "overlap"):
-                problems.append(f"{id} instance {index}: {line}")
+                problems.append(f"{id} instance {index} ran at once: {line}")
             elif what == "start":
                 starts[int(attempt), int(rank)] += 1
                 if int(rank) not in members.get((id, int(index), int(attempt)), set()):
-                    problems.append(f"{id} instance {index}: {line}: it was not bound so")
+                    problems.append(f"{id} instance {index} was not bound so: {line}")
             elif what == "end":
                 ends[id, int(index), int(attempt)].add(int(rank))
-        problems += [f"{id} instance {index}: {key} was started {n} times" for key, n in starts.items() if n > 1]
+        problems += [f"{id} instance {index} was started {n} times: {key}" for key, n in starts.items() if n > 1]
     for (job_id, number), last in finished.items():
         if ends[job_id, number, last] != members[job_id, number, last]:
             problems.append(f"{job_id} instance {number} has finished by attempt {last}, but not all its members")
-    return problems, counts
+    return problems
+
+
+def planted(cycles: list[Cycle], place: Path, accepted: Iterable[str], empty: Path) -> list[str]:
+    """The plants that the judge of the runs does not find: each is one fault, put into a copy of what the tasks wrote."""
+    shutil.copytree(place / "runs", empty / "runs")
+    last = next(
+        event
+        for cycle in reversed(cycles)
+        for event in cycle.decisions
+        if isinstance(event, AttemptEnded) and event.then == "finished"
+    )
+    path = empty / "runs" / f"{last.job}.{last.instance}"
+    whole = path.read_text()
+    plants = {
+        "was started 2 times": whole + f"start {last.attempt} 0 1\n",
+        "was not bound so": whole + f"start {last.attempt + 1} 0 1\n",
+        "ran at once": whole + f"overlap {last.attempt} 0 1\n",
+        "but not all its members": whole.replace("end", "told"),
+    }
+    missed = []
+    for said, text in plants.items():
+        path.write_text(text)
+        if not any(said in problem for problem in judge_runs(cycles, empty, accepted)):
+            missed.append(said)
+    path.write_text(whole)
+    if not any("acknowledged" in problem for problem in judge_runs(cycles, empty, [*accepted, "nobody"])):
+        missed.append("acknowledged")
+    return missed
 
 
 def keep(folder: Path, kept: Path) -> None:
