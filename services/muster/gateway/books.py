@@ -23,7 +23,7 @@ from muster.events.decisions import (
     StopOrdered,
 )
 from muster.events.jobs import JobSubmitted
-from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing
+from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing, TaskReady
 from muster.events.operations import InputRefused, NodeFenced
 from muster.events.record import Cycle
 
@@ -108,6 +108,8 @@ class Books:
             places = self._attempt(event)
             if places is not None and (node := places.nodes.get(event.rank)):
                 dirty[node] = None
+        elif isinstance(event, TaskReady):
+            self.touched[event.job, event.instance] = None  # of rank 0 it brings the port where the members meet
         elif isinstance(event, _NODE):
             dirty[event.node] = None
             now = state.node(event.node)

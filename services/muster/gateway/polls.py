@@ -165,4 +165,4 @@ class Polls:
         for each in asked.values():
             each.told_s = now
         wanted = tuple([each.wanted for each in asked.values()])
-        return msgspec.json.encode(self._assigner.assign(state, node.row, self._live.now_us(), wanted))
+        return self._assigner.assign(state, node.row, self._live.now_us(), wanted)

@@ -52,6 +52,9 @@ STOP_TASKS_S: Final = 120.0
 LOOK_S: Final = 0.5
 """How often a full disk is looked at for room."""
 
+SWITCH_S: Final = 0.0005
+"""So long at most the thread that has written to the log waits for its turn to say so. Python's own 5 ms are several cycles."""
+
 logger = logging.getLogger("muster.up")
 
 
@@ -292,6 +295,7 @@ if __name__ == "__main__":
     import uvloop
 
     gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(SWITCH_S)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="muster: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:

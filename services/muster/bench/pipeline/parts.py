@@ -1,9 +1,9 @@
 """The measurements, one after another, each on a stack of its own whose log is judged afterwards.
 
 - `bound`: clients submit as fast as they are answered; counted is what stands bound in the log, as it is seen there. The
-  cluster has room for all that could be bound in that time (a job is a tenth of a GPU), and nothing ends.
-- `lives`: clients submit at a steady rate, and simulated agents report and poll as real ones do; counted are jobs that
-  ended, each having been submitted, bound, started and exited.
+  cluster has room for all that could be bound in that time (a job is a twentieth of a GPU), and nothing ends.
+- `lives`: clients submit as fast as they are answered, and simulated agents report and poll as real ones do; counted are
+  jobs that ended, each having been submitted, bound, started and exited.
 - `idle`: one client and one job at a time.
 - `running`: the same with a real agent; each job is a process that says when it ran.
 - `beside`: the leader's cycles under a steady load of submissions, in turns without and with long polls and reads.
@@ -35,7 +35,10 @@ from muster.replay.audit import audit
 from muster.verify import verify
 
 PATIENCE_S: Final = 60.0
-TENTH: Final = GroupRequest(cpu_milli=1000, memory_mib=8192, gpu_milli=100)
+TWENTIETH: Final = GroupRequest(cpu_milli=500, memory_mib=4096, gpu_milli=50)
+JOBS_A_NODE: Final = 160
+"""Of that kind, on a node with 8 GPUs."""
+HALF: Final = GroupRequest(cpu_milli=4000, memory_mib=32_768, gpu_milli=500)
 WHOLE: Final = GroupRequest(cpu_milli=8000, memory_mib=65_536, gpus=1)
 DATE: Final = ("date", "+%s%N")
 """The process that `running` starts says when it ran: nanoseconds since 1970, by the machine's clock."""
@@ -56,6 +59,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """Without and with, so often."""
     connections: int
     lives_per_s: float
+    """0 is as many as are answered."""
     lives_run_s: tuple[float, float]
     beside_per_s: float
     reads_per_s: float
@@ -70,12 +74,12 @@ FULL: Final = Size(
     warm_s=3.0,
     bound_s=20.0,
     lives_s=60.0,
-    beside_s=10.0,
+    beside_s=8.0,
     turns=3,
     connections=64,
-    lives_per_s=600.0,
+    lives_per_s=0.0,
     lives_run_s=(0.5, 1.5),
-    beside_per_s=300.0,
+    beside_per_s=200.0,
     reads_per_s=200.0,
     idle=300,
     running=100,
@@ -128,13 +132,13 @@ class Bench:
     def bound(self, stack: Stack) -> Part:
         """Submissions that are bound, a second."""
         size = self.size
-        jobs_max = size.nodes * 8 * 10 * 95 // 100
+        jobs_max = size.nodes * JOBS_A_NODE * 95 // 100
         with ExitStack() as exits:
             self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, beat_s=10.0, runs=False))
             clients = self._worker(
                 exits,
                 submitters.__name__,
-                submitters.Options(url=stack.url, connections=size.connections, group=TENTH, jobs_max=jobs_max),
+                submitters.Options(url=stack.url, connections=size.connections, group=TWENTIETH, jobs_max=jobs_max),
             )
             follower = Follower(stack.read)
             with self._counting(stack, size.warm_s) as counted:
@@ -152,7 +156,7 @@ class Bench:
         return part(
             "bound",
             f"{size.connections} connections submit one job after another each, as fast as they are answered; "
-            f"{size.nodes} nodes x 8 GPUs hold {size.nodes * 80} such jobs",
+            f"{size.nodes} nodes x 8 GPUs hold {size.nodes * JOBS_A_NODE} such jobs",
             [
                 figure("submitted_to_bound_per_s", rate, "1/s", 2000, full=size.full),
                 figure("answered_p50_ms", submitted.p50_ms, "ms", better="lower"),
@@ -192,8 +196,8 @@ class Bench:
         rate = follower.rate("AttemptEnded", begin_s, end_s)
         return part(
             "lives",
-            f"{size.lives_per_s:g} jobs/s are submitted; {size.nodes} agents run each for {size.lives_run_s[0]:g} to "
-            f"{size.lives_run_s[1]:g} s and report and poll as real ones do",
+            f"{size.connections} connections submit one job after another each; {size.nodes} agents run each for "
+            f"{size.lives_run_s[0]:g} to {size.lives_run_s[1]:g} s, and report and poll as real ones do",
             [
                 figure("whole_lives_per_s", rate, "1/s", 500, full=size.full),
                 figure("submitted_per_s", submitted.jobs / submitted.seconds, "1/s"),
@@ -220,7 +224,7 @@ class Bench:
             watching = self._worker(
                 exits,
                 watcher.__name__,
-                watcher.Options(url=stack.url, group=TENTH, count=size.idle, gaps_s=size.gaps_s, folder=str(stack.folder)),
+                watcher.Options(url=stack.url, group=TWENTIETH, count=size.idle, gaps_s=size.gaps_s, folder=str(stack.folder)),
             )
             follower = Follower(stack.read)
             with self._counting(stack, 0) as counted:
@@ -297,7 +301,7 @@ class Bench:
             clients = self._worker(
                 exits,
                 submitters.__name__,
-                submitters.Options(url=stack.url, connections=size.connections, group=TENTH, per_s=size.beside_per_s),
+                submitters.Options(url=stack.url, connections=size.connections, group=HALF, per_s=size.beside_per_s),
             )
             reading = self._worker(
                 exits,
