@@ -21,7 +21,7 @@ import typer
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
-from muster.gateway.shown import CellShown, JobList, JobRow, JobShown, NodeList, NodeShown
+from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown
 
 if TYPE_CHECKING:
     from muster.engine.explain import Explanation
@@ -42,6 +42,7 @@ ANSWER_S = 60.0
 BATCH = 200
 BATCH_BYTES = 4 * 1024 * 1024
 PAGE = 10_000
+IDS = 500
 
 Where = Annotated[
     str,
@@ -117,7 +118,7 @@ class Gateway:
         return self._get("/state", CellShown)
 
     def jobs(self, at: int = 0, **filters: str) -> JobList:
-        """Every job that fits `state`, `user`, `queue` and `name`, where these are not empty."""
+        """Every job that fits `id`, `state`, `user`, `queue` and `name`, where these are not empty."""
         rows: list[JobRow] = []
         wanted = {name: value for name, value in filters.items() if value}
         while True:
@@ -127,6 +128,27 @@ class Gateway:
             if not page.more or not page.jobs:
                 return JobList(cycle=page.cycle, at_us=page.at_us, jobs=tuple(rows), more=False)
             at = at or page.cycle
+
+    def elements(self, over: bool = False, **filters: str) -> ElementList:
+        """Every job that fits `id` (ids with commas), `user`, `queue` and `name`, with its instances; those over if asked."""
+        lines: list[JobLine] = []
+        wanted = {name: value for name, value in filters.items() if value} | {"over": str(over).lower()}
+        at = 0
+        while True:
+            after = {"after": lines[-1].job.job} if lines else {}
+            page = self._get("/elements", ElementList, {**wanted, **_at(at), **after})
+            lines.extend(page.jobs)
+            if not page.more or not page.jobs:
+                return ElementList(cycle=page.cycle, at_us=page.at_us, jobs=tuple(lines), more=False)
+            at = at or page.cycle
+
+    def some(self, jobs: Sequence[str]) -> dict[str, JobRow]:
+        """These jobs, by id; those that are not known are left out."""
+        found: dict[str, JobRow] = {}
+        for first in range(0, len(jobs), IDS):
+            page = self._get("/jobs", JobList, {"id": ",".join(jobs[first : first + IDS]), "limit": IDS})
+            found.update({row.job: row for row in page.jobs})
+        return found
 
     def job(self, job: str, at: int = 0) -> JobShown:
         """One job, by its id."""

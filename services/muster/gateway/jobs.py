@@ -21,8 +21,11 @@ from muster.gateway.job_tokens import SUBMITTED_WITH
 from muster.gateway.problems import Refused, malformed
 
 SUBMISSIONS_MAX = 1000
+IDS_MAX = 500
 
 At = Annotated[int, QueryParameter(name="at", ge=0, le=2**53, description="As it was after this cycle; 0 is now.")]
+After = Annotated[str, QueryParameter(description="The id of the last job seen: go on behind it.")]
+Ids = Annotated[str, QueryParameter(name="id", description="Only these jobs: ids, with commas between them.")]
 JobState = Literal["", "pending", "starting", "running", "stopping", "finished", "failed", "cancelled", "rejected"]
 
 
@@ -114,7 +117,7 @@ async def submission(request: Any3, job: FromPath[str]) -> Response[bytes]:
     return answered(await _became(of(request), who, job, ours=False))
 
 
-@get("/jobs", responses=returns(shown.JobList, 200, 404, 503), summary="List jobs")
+@get("/jobs", responses=returns(shown.JobList, 200, 404, 422, 503), summary="List jobs")
 async def jobs(
     request: Any3,
     phase: Annotated[JobState, QueryParameter(name="state", description="Only jobs in this state.")] = "",
@@ -123,7 +126,8 @@ async def jobs(
     name: FromQuery[str] = "",
     at: At = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = shown.LIMIT,
-    after: Annotated[str, QueryParameter(description="The id of the last job seen: go on behind it.")] = "",
+    after: After = "",
+    ids: Ids = "",
 ) -> Response[bytes]:
     """Jobs in the order in which they were submitted: those that the cell still knows."""
     question = Question(
@@ -136,8 +140,46 @@ async def jobs(
         only=only(caller(request)),
         limit=limit,
         after=after,
+        ids=_ids(ids),
     )
     return answered(await of(request).ask(question))
+
+
+@get("/elements", responses=returns(shown.ElementList, 200, 404, 422, 503), summary="List jobs with their instances")
+async def elements(
+    request: Any3,
+    user: FromQuery[str] = "",
+    queue: FromQuery[str] = "",
+    name: FromQuery[str] = "",
+    over: Annotated[bool, QueryParameter(description="Also jobs and instances that are over.")] = False,
+    at: At = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=shown.LIMIT)] = shown.LIMIT,
+    after: After = "",
+    ids: Ids = "",
+) -> Response[bytes]:
+    """Jobs and the instances of each, one line an instance is enough for: what `squeue` shows."""
+    question = Question(
+        at=at,
+        what="elements",
+        user=user,
+        queue=queue,
+        name=name,
+        only=only(caller(request)),
+        limit=limit,
+        after=after,
+        ids=_ids(ids),
+        over=over,
+    )
+    return answered(await of(request).ask(question))
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    found = tuple(part for part in text.split(",") if part)
+    if len(found) > IDS_MAX:
+        raise Refused(422, f"id: {len(found)} jobs are asked for; at most {IDS_MAX} are shown at once", field="id")
+    if text and not found:
+        raise Refused(422, "id: no id of a job is said", field="id")
+    return found
 
 
 @get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404, 503), summary="Show a job")
@@ -301,4 +343,4 @@ def _recorded(state: State, job: str) -> Any:
     return None if found is None else (found.place[0], found)
 
 
-HANDLERS = [submit, submit_many, submission, jobs, job, explain, cancel, priority]
+HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, cancel, priority]

@@ -18,7 +18,7 @@ from muster.events.codec import Malformed
 PROBLEM: Final = "application/problem+json"
 FAILED: Final = "the gateway failed; its log says how"
 
-SAID: Final = {"first": "from", "phase": "state"}
+SAID: Final = {"first": "from", "phase": "state", "ids": "id"}
 """How a request calls parameters that are called otherwise here."""
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from muster.cli.output import Failure
 from muster.cli.who import user_here
-from muster.doors.names import element_index
+from muster.doors.names import element_indices
 from muster.doors.origin import slug
 from muster.slurm.cell import open_gateway, split_element
 from muster.slurm.options import FLAG, Option, parse
@@ -72,7 +72,7 @@ def _instance(environment: dict[str, str], element: int | None, count: int) -> i
     """The number of the instance that has this index in the array."""
     if element is None:
         return None
-    found = [instance for instance in range(count) if element_index(environment, instance) == element]
-    if not found:
+    indices = element_indices(environment) or range(count)
+    if element not in indices:
         raise Failure(f"the job has no element {element}")
-    return found[0]
+    return indices.index(element)
