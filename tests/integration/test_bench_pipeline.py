@@ -1,11 +1,14 @@
-"""Each measurement of the pipeline really happens: what it counts stands in its log, and the log is in order. No time is judged."""
+"""Each measurement of the pipeline happens: what it counts stands in its log, and the log is in order. No time is judged."""
 
+import re
+import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from muster.bench.pipeline import parts, report, stack
+from muster.cli.main import run
 from muster.events.codec import decode_cycle
 from muster.events.decisions import InstanceBound
 from muster.log.sqlite import SqliteFile
@@ -26,6 +29,9 @@ TINY = msgspec.structs.replace(
     running=2,
 )
 LIFE = ("JobSubmitted", "InstanceBound", "InstanceStarted", "TaskStarted", "TaskExited", "AttemptEnded")
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
 
 
 def taken(folder: Path, name: str) -> report.Part:
@@ -58,3 +64,30 @@ def test_what_is_counted_happened_and_the_log_is_in_order(tmp_path: Path, name: 
         assert counts["cycles_beside"] > 0
     if name in ("idle", "running"):
         assert bound == {"idle": TINY.idle, "running": TINY.running}[name]
+
+
+def test_the_command_of_the_documentation_runs_and_its_parts_and_options_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    (command,) = re.findall(r"```bash\n(muster .*)\n```", TEXT)
+    assert run(shlex.split(command)[1:]) == 0
+    said = capsys.readouterr().out
+    assert "job_watch_p50_ms" in said
+    assert "limited by" in said
+    assert re.findall(r"^\| `([a-z]+)` \|", TEXT, re.MULTILINE) == list(parts.PARTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        run(["bench", "pipeline", "--help"])
+    known = capsys.readouterr().out
+    assert all(option in known for option in re.findall(r"(--[a-z][a-z-]+)", TEXT))
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--part", "everything"], "--part 'everything'"),
+        (["--log", "paper"], "--log 'paper'"),
+        (["--data", "."], "--data ."),
+    ],
+)
+def test_what_makes_no_sense_is_named(capsys: pytest.CaptureFixture[str], words: list[str], wrong: str) -> None:
+    assert run(["bench", "pipeline", *words]) == 2
+    assert wrong in capsys.readouterr().err

@@ -89,6 +89,8 @@ class Agent:
         """A report was acknowledged after one that was not: the gateway is there again."""
         self.last: AgentAssignment | None = None
         self.last_us = 0
+        self._said_applied = 0
+        """The assignment that the last report said was obeyed."""
         self.waits = False
         """The last assignment is still to be obeyed: there was no lease."""
         settings = Settings(
@@ -134,6 +136,7 @@ class Agent:
             spec = msgspec.structs.replace(
                 spec, devices=tuple(msgspec.structs.replace(item, health=health[item.uuid]) for item in spec.devices)
             )
+        self._said_applied = self.home.applied
         return NodeReport(
             node=self.options.node,
             uid=self.home.uid,
@@ -169,8 +172,13 @@ class Agent:
         if not self.waits:
             if assignment.number > self.home.applied:
                 self.home.obeyed(assignment.number)
-                asyncio.get_running_loop().call_later(OBEYED_S, self.changed.set)
+                asyncio.get_running_loop().call_later(OBEYED_S, self._say_obeyed, assignment.number)
         self._prepare()
+
+    def _say_obeyed(self, number: int) -> None:
+        """Report, unless a report has said it since."""
+        if self._said_applied < number:
+            self.changed.set()
 
     async def _report_loop(self) -> None:
         backoff = Backoff()
