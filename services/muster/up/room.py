@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-ROOM_BYTES: Final = 256 * 1024
+ROOM_BYTES: Final = 1024 * 1024
 """With less than this the disk is full: enough for any usual record, and for what SQLite keeps beside it."""
 
 
