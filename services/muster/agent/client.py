@@ -78,14 +78,22 @@ class Client:
                 method, self._node + path, params=params, content=content, headers=headers, timeout=timeout
             )
         except (httpx.HTTPError, OSError) as error:
-            refused = isinstance(error, httpx.ConnectError)
-            raise GatewayAway(f"the gateway does not answer: {str(error) or type(error).__name__}", refused) from error
+            raise GatewayAway(f"the gateway does not answer: {str(error) or type(error).__name__}", _refused(error)) from error
         if response.is_success:
             return response
         sentence = _sentence(response)
         if response.status_code in (408, 425, 429) or response.status_code >= 500:
             raise GatewayAway(f"the gateway cannot answer now: {sentence}")
         raise GatewayRefused(response.status_code, sentence)
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether it comes of a connection that was refused; not of a name that nobody knows, or of silence."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        if isinstance(error, BaseExceptionGroup):  # of all addresses that were tried
+            return all(_refused(each) for each in error.exceptions)
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _decode(response: httpx.Response, kind: type[Answer]) -> Answer:
