@@ -480,7 +480,7 @@ class Tasks:
             with contextlib.suppress(OSError):
                 local.folder.rename(old)
             shutil.rmtree(old, ignore_errors=True)
-            self.groups.remove(local.name)
+        self.groups.remove(local.name)
         del self.known[local.key]
         self._by_name.pop(local.name, None)
         self.forgot = True
@@ -508,6 +508,7 @@ class Tasks:
                     self.to_prepare.append(local)
                 else:
                     self._supervise(local)
+        self.groups.sweep(self._by_name)
 
     def _mark(self, local: LocalTask) -> str:
         return f"{local.name}@{self.home.uid}"
