@@ -63,11 +63,10 @@ def apply(state: State, cycle: Cycle) -> None:
 def evolve_all(state: State, events: Sequence[Event]) -> None:
     """Fold entries in, one after the other."""
     handlers = HANDLERS
-    index = state.index
-    for event in events:
+    first = state.index
+    for state.index, event in enumerate(events, first):
         handlers[type(event)](state, event)
-        index += 1
-        state.index = index
+    state.index = first + len(events)
 
 
 def _wake(state: State) -> None:

@@ -4,7 +4,7 @@
 and emptied by the decision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from muster.cluster.check import broken, check
@@ -93,12 +93,13 @@ def _task(state: State, event: TaskReady | TaskStarted | TaskExited | TaskMissin
     """The task that is reported, if it belongs to the current attempt of its instance and still holds its place."""
     try:
         attempt = state.jobs[event.job].instances[event.instance].attempt
+        if attempt is not None and attempt.number == event.attempt:
+            task = attempt.tasks[event.rank]
+            if task.holding:
+                return task
     except LookupError:
-        return None
-    if attempt is None or attempt.number != event.attempt:
-        return None
-    task = attempt.tasks.get(event.rank)
-    return task if task is not None and task.holding else None
+        pass
+    return None
 
 
 def _task_ready(state: State, event: TaskReady) -> None:
@@ -134,19 +135,22 @@ def _task_exited(state: State, event: TaskExited) -> None:
     task = _task(state, event)
     if task is None:
         return
-    attempt = task.attempt
-    task.code = event.code
-    if task.phase == "leaving":
+    code = event.code
+    if code:
+        task.code = code
+    before = task.phase
+    if before == "leaving":
         release(state, task, "lost")
         return
-    ran = task.phase == "running"
     release(state, task, "exited")
-    if attempt.phase == "stop":
+    attempt = task.attempt
+    phase = attempt.phase
+    if phase == "stop":
         return
-    if attempt.phase == "prepare" and not ran:
+    if phase == "prepare" and before != "running":
         fault(state, attempt, Fault("start-failed", event.code, task.node.name, event.blame or "node"))
-    elif event.code:
-        fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
+    elif code:
+        fault(state, attempt, Fault("member-failed", code, task.node.name, event.blame or "job"))
     elif attempt.held and succeeded(attempt):
         state.todo[attempt.instance] = None
 
@@ -162,10 +166,10 @@ def release(state: State, task: Task, phase: str) -> None:
     """The task holds nothing any more and is in this phase for good."""
     task.phase = phase
     task.holding = False
-    attempt = task.attempt
     state.ledger.release(task)
-    held = attempt.held = attempt.held - 1
-    if not held:
+    attempt = task.attempt
+    attempt.held -= 1
+    if not attempt.held:
         state.todo[attempt.instance] = None
 
 
@@ -179,13 +183,15 @@ def fault(state: State, attempt: Attempt, what: Fault) -> None:
 def succeeded(attempt: Attempt) -> bool:
     """Whether the tasks that decide the outcome have all exited with 0; where none of these was bound, all tasks do."""
     request = attempt.instance.job.request
-    decided = False
-    for task in attempt.tasks.values():
-        if not request.success or request.groups[task.group].name == request.success:
-            if task.phase != "exited" or task.code:
-                return False
-            decided = True
-    return decided or all(task.phase == "exited" and not task.code for task in attempt.tasks.values())
+    tasks: Collection[Task] = attempt.tasks.values()
+    if request.success:
+        decisive = [task for task in tasks if request.groups[task.group].name == request.success]
+        if decisive:
+            tasks = decisive
+    for task in tasks:  # noqa: SIM110 -- most attempts have one task, for which a generator costs more than it does
+        if task.phase != "exited" or task.code:
+            return False
+    return True
 
 
 # Decisions
@@ -226,10 +232,11 @@ def _job_rejected(state: State, event: JobRejected) -> None:
 
 
 def _instance_bound(state: State, event: InstanceBound) -> None:
-    job = state.jobs.get(event.job)
-    if job is None or event.instance >= len(job.instances):
+    try:
+        job = state.jobs[event.job]
+        instance = job.instances[event.instance]
+    except LookupError:
         broken(f"InstanceBound names instance {event.instance} of job {event.job}, which is not there")
-    instance = job.instances[event.instance]
     if instance.phase != "pending" or event.attempt != instance.attempts + 1:
         broken(
             f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
@@ -249,7 +256,8 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     attempt = instance.attempt = Attempt(instance, event.attempt, at_us, state.number, until_us)
     instance.attempts = event.attempt
     instance.phase = "starting"
-    instance.not_before_us = 0
+    if instance.not_before_us:
+        instance.not_before_us = 0
     _place(state, attempt, event.placements)
     state.timers.ready.set_first(instance, until_us)
     if job.request.preemptible:
@@ -260,24 +268,25 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
 def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
     ledger = state.ledger
     nodes = ledger.nodes
-    hold = ledger.hold
     gang = attempt.instance.job.gang
-    shape = gang.shapes[0]
-    several = len(gang.shapes) > 1
+    shapes = gang.shapes
+    shape = shapes[0]
     tasks = attempt.tasks
     since = state.number
     group = 0
     for placement in placements:
-        row = placement.row
-        node = nodes[row] if row < len(nodes) else None
+        try:
+            node = nodes[placement.row]
+        except LookupError:
+            node = None
         if node is None:
-            broken(f"a placement names row {row}, which no node has")
+            broken(f"a placement names row {placement.row}, which no node has")
         rank = placement.rank
-        if several:
+        if len(shapes) > 1:
             group = gang.group_of(rank)
-            shape = gang.shapes[group]
+            shape = shapes[group]
         task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
-        hold(task)
+        ledger.hold(task)
     attempt.held += len(placements)
 
 
@@ -286,16 +295,19 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     if attempt.phase != "prepare":
         broken(f"InstanceStarted {event.job}/{event.instance}: the attempt is in {attempt.phase}")
     attempt.phase = "run"
-    attempt.started_us = state.at_us
+    at_us = attempt.started_us = state.at_us
     instance = attempt.instance
     instance.phase = "running"
-    instance.start_failures = 0
-    if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
+    if instance.start_failures:
+        instance.start_failures = 0
+    held = attempt.held
+    if held and attempt.fault is None and (held == len(attempt.tasks) or not succeeded(attempt)):
         state.todo.pop(instance, None)
-    state.timers.ready.cancel(instance)
+    timers = state.timers
+    timers.ready.cancel(instance)
     limit_us = instance.job.request.time_limit_us
     if limit_us is not None:
-        state.timers.limit.set_first(instance, state.at_us + limit_us)
+        timers.limit.set_first(instance, at_us + limit_us)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
 
@@ -385,12 +397,15 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
     if state.policy.min_runtime_us:
         timers.immune.cancel(instance)
-    if event.charged:
-        instance.retries += 1
-    if event.then == "pending":
+    then = event.then
+    if then != "pending":
+        _end(state, instance, then, event.reason, event.code)
+    else:
         state.todo.pop(instance, None)
-        instance.phase = "pending"
+        instance.phase = then
         instance.reason = event.reason
+        if event.charged:
+            instance.retries += 1
         if event.avoid and event.avoid not in job.avoid:
             job.avoid = (*job.avoid, event.avoid)[-64:]
             for other in job.instances:
@@ -404,8 +419,6 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         enqueue(state, instance)
         if instance.cancelling:
             state.todo[instance] = None
-    else:
-        _end(state, instance, event.then, event.reason, event.code)
 
 
 def _instance_ended(state: State, event: InstanceEnded) -> None:
@@ -420,13 +433,14 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     job = instance.job
     instance.phase = outcome
     instance.reason = reason
-    instance.code = code
-    instance.ended_us = state.at_us
+    if code:
+        instance.code = code
+    at_us = instance.ended_us = state.at_us
     state.todo.pop(instance, None)
     job.open -= 1
     if not job.open:
-        job.over_us = state.at_us
-        set_forget(state, job)
+        job.over_us = at_us
+        state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
 
 
 def set_forget(state: State, job: Job) -> None:

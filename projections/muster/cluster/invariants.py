@@ -3,7 +3,7 @@
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.jobs import TERMINAL, Job
-from muster.cluster.nodes import Node, cpu_level
+from muster.cluster.nodes import LEVELS, Node, cpu_level
 from muster.cluster.state import State
 
 
@@ -102,6 +102,9 @@ def _check_node(state: State, node: Node) -> None:
     ledger = state.ledger
     for count, bits in enumerate(ledger.whole):
         check(bool(bits >> node.row & 1) == (count == node.whole_free), f"node {node.name} stands wrongly in whole[{count}]")
+    pairs = zip(node.device_free, node.device_units, strict=True)
+    anew_levels = [units * LEVELS // whole if 0 < units < whole else -1 for units, whole in pairs]
+    check(node.level_of == anew_levels, f"node {node.name}: levels {node.level_of}, counted anew {anew_levels}")
     levels = sorted([level for level, bits in ledger.partial.items() if bits >> node.row & 1])
     right = sorted(dict.fromkeys([level for level in node.level_of if level >= 0]))
     check(levels == right, f"node {node.name} stands in partial {levels}, not in {right}")
@@ -115,4 +118,4 @@ def _check_node(state: State, node: Node) -> None:
 
 def _free(node: Node) -> tuple[object, ...]:
     amounts = (node.cpu_free, node.memory_free, node.disk_free, node.tasks_free)
-    return (*amounts, tuple(node.device_free), node.whole_free, tuple(node.level_of))
+    return (*amounts, tuple(node.device_free), node.whole_free)

@@ -32,7 +32,7 @@ class PendingClass:
         """The first that waits here, or None."""
         heap = self.heap
         while heap:
-            instance = heap[0][1]
+            instance: Instance = heap[0][1]
             if instance.waits is self:
                 return instance
             heapq.heappop(heap)

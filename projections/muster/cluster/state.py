@@ -69,7 +69,7 @@ class State:
         self.term = 0
         self.at_us = 0
         self.index = 0
-        """How many entries of the cycle have been folded: with `number`, the place of the next one."""
+        """How many inputs of the cycle have been folded: with `number`, the place of the next one."""
         self.policy = Policy()
         self.positions: dict[str, int] = {}
         self.lease_until_us = 0
