@@ -26,6 +26,7 @@ from muster.events.jobs import JobSubmitted
 from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing, TaskReady
 from muster.events.operations import InputRefused, NodeFenced
 from muster.events.record import Cycle
+from muster.gateway.counts import QueueCounts
 
 REFUSED_MAX: Final = 10_000
 
@@ -73,6 +74,7 @@ class Books:
         """Uid and boot of each node, by name."""
         self.lease_us = state.policy.lease_us
         self.lease_until_us = state.lease_until_us
+        self.queues = QueueCounts(state)
         self.touched: dict[tuple[str, int], None] = {}
         """Instances whose attempts this cycle changed."""
         self._open: dict[str, str] = {}
@@ -98,6 +100,7 @@ class Books:
             self._decision(state, event, dirty)
         for name in dirty:
             self.changed[name] = cycle.number
+        self.queues.fold(state, cycle)
         return dirty
 
     def _input(self, state: State, event: Event, number: int, dirty: dict[str, None]) -> None:

@@ -1,8 +1,6 @@
 """What all handlers share, and how they find it."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,9 +18,6 @@ from muster.gateway.polls import Polls
 from muster.gateway.problems import Refused
 
 JSON = "application/json"
-COUNT_LONG_S = 0.001
-COUNT_SHARE = 100
-"""A count that takes longer than that is kept for so many times as long: it takes a hundredth of the time at most."""
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -42,8 +37,6 @@ class Gateway:
         self.contested: dict[str, tuple[str, float]] = {}
         """Names that another agent claims: what to tell the one that has it, and when that was."""
         self.closing = asyncio.Event()
-        self._counted: tuple[float, float, bytes] = (0.0, 0.0, b"")
-        """The last count of the queues: when it was made, what that took, and the answer."""
 
     def close(self) -> None:
         """Nobody waits any longer."""
@@ -59,28 +52,11 @@ class Gateway:
             return await self.history.ask(question)
 
         def look(state: State) -> bytes:
+            if question.what == "queues":
+                return msgspec.json.encode(self.live.books.queues.shown(state))
             return msgspec.json.encode(answer(state, question, self.live.head))
 
-        if question.what == "queues":
-            return await self._count(look)
         return await self.live.read(look)
-
-    async def _count(self, look: Callable[[State], bytes]) -> bytes:
-        """The queues. Every job is looked at for that, and nobody decides meanwhile: where it takes long it is done seldom.
-
-        The answer says as of which cycle it is.
-        """
-        made_s, took_s, said = self._counted
-        if took_s >= COUNT_LONG_S and time.monotonic() < made_s + took_s * COUNT_SHARE:
-            return said
-
-        def count(state: State) -> bytes:
-            begun_s = time.monotonic()
-            found = look(state)
-            self._counted = (begun_s, time.monotonic() - begun_s, found)
-            return found
-
-        return await self.live.read(count)
 
 
 def of(request: Any) -> Gateway:
