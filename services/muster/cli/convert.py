@@ -15,8 +15,8 @@ from muster.cli.who import user_here
 from muster.doors import DoorError, Origin, open_file
 from muster.doors.muster_file import job_document
 from muster.doors.origin import is_name
-from muster.doors.values import BYTES_MAX
 from muster.doors.writing import as_json, as_yaml
+from muster.reading.values import BYTES_MAX
 
 app = typer.Typer(add_completion=False)
 

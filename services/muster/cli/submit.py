@@ -23,8 +23,8 @@ from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
 from muster.doors.muster_file import job_document, read_job_file
 from muster.doors.origin import slug
-from muster.doors.values import read_documents
 from muster.events.jobs import JobSubmitted
+from muster.reading.values import read_documents
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
 COMMAND_LINE = "command line"

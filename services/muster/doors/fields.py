@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from muster.doors.quantities import read_cpu, read_memory, read_share, read_span
-from muster.doors.values import Value
 from muster.events.base import GROUPS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
+from muster.reading.values import Value
 
 OPS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")

@@ -18,8 +18,8 @@ from muster.doors.fields import (
     Field,
 )
 from muster.doors.origin import Origin, is_name, submission
-from muster.doors.values import Value
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.reading.values import Value
 
 JOBS_MAX = 10_000
 
