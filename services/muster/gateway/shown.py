@@ -265,8 +265,10 @@ def job_state(job: Job) -> str:
 
 def job_row(job: Job) -> JobRow:
     """What a list shows of a job."""
-    attempts = [instance.attempt for instance in job.instances if instance.attempt is not None]
-    ended = next((instance for instance in job.instances if instance.phase in TERMINAL and instance.phase != "finished"), None)
+    instances = job.instances
+    attempts = [instance.attempt for instance in instances if instance.attempt is not None]
+    phases = [instance.phase for instance in instances]
+    ended = next((instance for instance in instances if instance.phase in TERMINAL and instance.phase != "finished"), None)
     nodes = dict.fromkeys([task.node.name for attempt in attempts for task in attempt.tasks.values() if task.holding])
     started = [attempt.started_us for attempt in attempts if attempt.started_us]
     return JobRow(
@@ -276,10 +278,10 @@ def job_row(job: Job) -> JobRow:
         queue=job.queue,
         priority=job.priority,
         state=job_state(job),
-        instances=dict(sorted(Counter([instance.phase for instance in job.instances]).items())),
-        tasks=sum(group.count for group in job.request.groups),
-        gpus=sum(group.count * group.gpus for group in job.request.groups),
-        attempts=sum(instance.attempts for instance in job.instances),
+        instances={phases[0]: 1} if len(phases) == 1 else dict(sorted(Counter(phases).items())),
+        tasks=sum([group.count for group in job.request.groups]),
+        gpus=sum([group.count * group.gpus for group in job.request.groups]),
+        attempts=sum([instance.attempts for instance in instances]),
         nodes=tuple(nodes),
         submitted_us=job.submitted_us,
         started_us=min(started, default=0),

@@ -11,7 +11,7 @@ import random
 import msgspec
 
 from muster.bench.pipeline.http import Connection
-from muster.bench.pipeline.workers import Orders, cpu_s, say, work
+from muster.bench.pipeline.workers import Orders, say, work
 from muster.events.codec import encode
 from muster.events.levels import NodeReport, TaskReport
 from muster.events.nodes import Device, NodeSpec
@@ -20,6 +20,7 @@ from muster.log.errors import OperatingError
 OBEYED_S = 0.25
 """As soon as an agent says that an assignment was obeyed, if no other report does before."""
 REGISTERED_PER_S = 500
+AGAIN_S = 0.1
 MODEL = "H100"
 DEVICE_MIB = 81_920
 NODE_CPU_MILLI = 192_000
@@ -71,7 +72,6 @@ class Counts(msgspec.Struct, kw_only=True):
     """Polls that were answered with an assignment."""
     started: int = 0
     exited: int = 0
-    cpu_s: float = 0.0
 
 
 class _Known(msgspec.Struct):
@@ -121,6 +121,10 @@ class Agent:
             self._said_applied = self._applied
             announced, self._announce = self._announce, False
             status, said = await connection.ask(b"POST", path, encode(self._report(announced)))
+            if status == 503:  # it cannot be answered now
+                self._announce = announced
+                await asyncio.sleep(AGAIN_S)
+                continue
             if status != 202:
                 raise Refused(f"a report was answered with {status}: {said.decode(errors='replace')[:500]}")
             self._counts.reports += 1
@@ -228,7 +232,6 @@ async def begin(options: Options, orders: Orders) -> None:
                 task.cancel()
             await asyncio.gather(*polling, return_exceptions=True)
             polling = []
-        counts.cpu_s = cpu_s()
         say(counts)
 
 

@@ -114,6 +114,8 @@ class Bench:
         self._folder = folder
         self._say = say
         self._check = check
+        self._workers: list[Worker] = []
+        """The clients of the present part."""
 
     def run(self, names: Sequence[str]) -> Iterator[Part]:
         """The named parts, in the order of `PARTS`."""
@@ -121,6 +123,7 @@ class Bench:
             if name in names:
                 self._say(f"measuring {name}")
                 stack = self._start(self._folder / name)
+                self._workers = []
                 try:
                     found = measure(self, stack)
                 finally:
@@ -364,11 +367,12 @@ class Bench:
     def _worker(self, exits: ExitStack, module: str, options: msgspec.Struct) -> Worker:
         worker = exits.enter_context(closing(Worker(module, options)))
         worker.ready()
+        self._workers.append(worker)
         return worker
 
     @contextmanager
     def _counting(self, stack: Stack, warm_s: float) -> Iterator["Counted"]:
-        counted = Counted(stack)
+        counted = Counted(stack, self._workers)
         if not warm_s:
             counted.begin()
         yield counted
@@ -413,8 +417,10 @@ PARTS: Final[dict[str, Callable[[Bench, Stack], Part]]] = {
 class Counted:
     """What is counted inside and around the stack from `begin` to `end`."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, workers: Sequence[Worker]) -> None:
         self._stack = stack
+        self._workers = workers
+        self._clients_s = 0.0
         self._begun_s = 0.0
         self._machine = (0, 0)
         self._more: list[Inside] = []
@@ -425,6 +431,7 @@ class Counted:
         """Count from now on; now, by `time.perf_counter`."""
         self._stack.inside()
         self._machine = _machine()
+        self._clients_s = sum(each.cpu_s() for each in self._workers)
         self._begun_s = time.perf_counter()
         return self._begun_s
 
@@ -439,7 +446,14 @@ class Counted:
         self.inside = _together(self._more) if self._more else last
         busy, whole = (now - then for now, then in zip(_machine(), self._machine, strict=True))
         used_s = sum(each.cpu_s for each in (*self._more, last))
-        self.load = Load(seconds=seconds, busy=busy / max(1, whole), stack=used_s / seconds, loadavg=os.getloadavg())
+        clients_s = sum(each.cpu_s() for each in self._workers) - self._clients_s
+        self.load = Load(
+            seconds=seconds,
+            busy=busy / max(1, whole),
+            stack=used_s / seconds,
+            clients=clients_s / seconds,
+            loadavg=os.getloadavg(),
+        )
 
 
 def _together(parts: Sequence[Inside]) -> Inside:

@@ -11,7 +11,7 @@ import msgspec
 
 from muster.bench.pipeline.http import Connection
 from muster.bench.pipeline.report import percentile
-from muster.bench.pipeline.workers import Orders, cpu_s, say, work
+from muster.bench.pipeline.workers import Orders, say, work
 from muster.log.errors import OperatingError
 
 PAGE = 50
@@ -35,7 +35,6 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float
     p99_ms: float
     bytes: int
-    cpu_s: float
 
 
 class Refused(OperatingError):
@@ -65,7 +64,6 @@ class Readers:
 
     async def run(self, connections: list[Connection], seconds: float) -> Read:
         """Read for so long."""
-        used_s = cpu_s()
         self._began = time.perf_counter()
         self._ends = self._began + seconds
         self._handed = 0
@@ -78,7 +76,6 @@ class Readers:
             p50_ms=percentile(self.waits_s, 50) * 1000,
             p99_ms=percentile(self.waits_s, 99) * 1000,
             bytes=self.bytes,
-            cpu_s=cpu_s() - used_s,
         )
 
     async def _read(self, connection: Connection) -> None:

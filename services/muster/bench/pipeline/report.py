@@ -38,11 +38,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy the machine was: shares of all its processors, and of one for the stack's own process."""
+    """How busy the machine was: of all its processors; and of one by the stack's own process, and by the clients together."""
 
     seconds: float
     busy: float
     stack: float
+    clients: float
     loadavg: tuple[float, float, float]
 
 
@@ -133,7 +134,8 @@ def limit(load: Load, inside: Inside) -> str:
     where = ", ".join(f"{name} {share:.0%}" for name, share in list(shares(modules(inside.functions)).items())[:5])
     phases = ", ".join(f"{name} {spent:.2f}" for name, spent in phases_ms(inside).items())
     return (
-        f"scheduler and gateway use {load.stack:.0%} of one processor ({where}); the machine is {load.busy:.0%} busy; "
+        f"scheduler and gateway use {load.stack:.0%} of one processor ({where}), the clients {load.clients:.0%}; "
+        f"the machine is {load.busy:.0%} busy; "
         f"{inside.cycles} cycles, ms each: {phases}"
     )
 
