@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from muster.agent.protocol import ADDRESS_LABEL, AgentTask, Master, Ranks, Wanted
-from muster.cluster.assignment import assignment
+from muster.cluster.assignment import assigned
 from muster.cluster.jobs import Attempt, Task
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
@@ -20,7 +20,8 @@ class Assigned(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     at_us: int
     now_us: int
-    tasks: tuple[msgspec.Raw, ...]
+    tasks: list[msgspec.Raw | None]
+    """Each is there."""
     wanted: tuple[Wanted, ...]
 
 
@@ -53,10 +54,9 @@ class Assigner:
         """All that the node in this row is to hold, as of the state's cycle: an `AgentAssignment` as JSON."""
         node = state.ledger.node(row)
         held = sorted(node.tasks, key=_order)
-        tasks = [self._of(task.attempt).tasks.get(task.rank) for task in held]
-        if None in tasks:
-            self._tell(state, node, held)
-            tasks = [self._of(task.attempt).tasks[task.rank] for task in held]
+        told = [self._of(task.attempt).tasks.get(task.rank) for task in held]
+        if None in told:
+            told = self._tell(node, held)
         return msgspec.json.encode(
             Assigned(
                 cell=state.cell,
@@ -65,46 +65,25 @@ class Assigner:
                 number=state.number,
                 at_us=state.at_us,
                 now_us=now_us,
-                tasks=tuple([each for each in tasks if each is not None]),
+                tasks=told,
                 wanted=wanted,
             )
         )
 
-    def _tell(self, state: State, node: Node, held: list[Task]) -> None:
-        """Make what is not known of the tasks that the node holds."""
+    def _tell(self, node: Node, held: list[Task]) -> list[msgspec.Raw | None]:
+        """What is told of the tasks that the node holds; made where it is not known yet."""
         places: dict[tuple[str, int], int] = {}
-        for item, task in zip(assignment(state, node.row).tasks, held, strict=True):  # they have the same order
+        told: list[msgspec.Raw | None] = []
+        for task in held:
             attempt = task.attempt
-            instance = attempt.instance
-            job = instance.job
+            key = attempt.instance.key
+            places[key] = local = places.get(key, -1) + 1
             known = self._of(attempt)
-            local = places[instance.key] = places.get(instance.key, -1) + 1
-            if task.rank in known.tasks:
-                continue
-            told = AgentTask(
-                job=job.id,
-                name=job.name,
-                user=job.user,
-                queue=job.queue,
-                instance=instance.index,
-                attempt=attempt.number,
-                rank=task.rank,
-                phase=item.phase,
-                kill_at_us=item.kill_at_us,
-                since=item.since,
-                devices=task.devices,
-                device_uuids=tuple([node.devices[index].uuid for index in task.devices]),
-                group=job.request.groups[task.group].name,
-                group_rank=task.rank - sum([group.count for group in job.request.groups[: task.group]]),
-                local_rank=local,
-                ranks=known.ranks,
-                master=_master(attempt),
-                run=job.run,
-                request=job.request,
-                retries=instance.retries,
-                secret=known.secret,
-            )
-            known.tasks[task.rank] = msgspec.Raw(msgspec.json.encode(told))
+            found = known.tasks.get(task.rank)
+            if found is None:
+                found = known.tasks[task.rank] = msgspec.Raw(msgspec.json.encode(_told(node, task, local, known)))
+            told.append(found)
+        return told
 
     def _of(self, attempt: Attempt) -> Known:
         instance = attempt.instance
@@ -119,8 +98,38 @@ class Assigner:
         return found
 
 
+def _told(node: Node, task: Task, local_rank: int, known: Known) -> AgentTask:
+    attempt = task.attempt
+    instance = attempt.instance
+    job = instance.job
+    item = assigned(task)
+    return AgentTask(
+        job=job.id,
+        name=job.name,
+        user=job.user,
+        queue=job.queue,
+        instance=instance.index,
+        attempt=attempt.number,
+        rank=task.rank,
+        phase=item.phase,
+        kill_at_us=item.kill_at_us,
+        since=item.since,
+        devices=task.devices,
+        device_uuids=tuple([node.devices[index].uuid for index in task.devices]),
+        group=job.request.groups[task.group].name,
+        group_rank=task.rank - sum([group.count for group in job.request.groups[: task.group]]),
+        local_rank=local_rank,
+        ranks=known.ranks,
+        master=_master(attempt),
+        run=job.run,
+        request=job.request,
+        retries=instance.retries,
+        secret=known.secret,
+    )
+
+
 def _order(task: Task) -> tuple[object, int]:
-    """As `assignment` has them."""
+    """As `muster.cluster.assignment` has them."""
     return task.attempt.instance.place, task.rank
 
 
