@@ -18,6 +18,15 @@ from muster.gateway.problems import Refused
 STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
+class Nobody:
+    """Where uvicorn wakes the application that reads a request: here none does."""
+
+    __slots__ = ()
+
+    def set(self) -> None:
+        """See `asyncio.Event`."""
+
+
 class Short:
     """A request on the short way, from its head to its answer. To uvicorn it is one of its cycles."""
 
@@ -29,9 +38,9 @@ class Short:
         "_wire",
         "disconnected",
         "keep_alive",
-        "message_event",
         "response_complete",
     )
+    message_event = Nobody()
 
     def __init__(self, wire: "Wire", handle: Handle, who: Caller, keep_alive: bool) -> None:
         self._wire = wire
@@ -42,8 +51,6 @@ class Short:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
-        self.message_event = self
-        """uvicorn sets this when the connection is lost."""
 
     def add(self, part: bytes) -> None:
         """A piece of the body; the guard has looked how long it is."""
@@ -55,15 +62,17 @@ class Short:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._task = self._wire.loop.create_task(self._run(body))
 
-    def set(self) -> None:
+    def lost(self) -> None:
         """The connection is lost: nobody waits for the answer. What was begun goes on all the same, but for a poll."""
         if not self.response_complete:
             self.response_complete = True
-            if self._task is not None and not self._parts:
-                self._task.cancel()
+            task, self._task = self._task, None
+            if task is not None and not self._parts:
+                task.cancel()
 
     async def _run(self, body: bytes) -> None:
         found = await answer(self._handle, self._who, body)
+        self._task = None
         if not self.response_complete:
             self.response_complete = True
             self._wire.send(found, self.keep_alive)
@@ -97,6 +106,12 @@ class Wire(HttpToolsProtocol):
         if not keep_alive:
             transport.close()
         self.on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See uvicorn."""
+        if isinstance(self.cycle, Short):
+            self.cycle.lost()
+        super().connection_lost(exc)
 
     # httptools
 

@@ -75,11 +75,11 @@ FULL: Final = Size(
     bound_s=20.0,
     lives_s=60.0,
     beside_s=8.0,
-    turns=3,
+    turns=2,
     connections=64,
     lives_per_s=0.0,
     lives_run_s=(0.5, 1.5),
-    beside_per_s=200.0,
+    beside_per_s=500.0,
     reads_per_s=200.0,
     idle=300,
     running=100,
@@ -300,7 +300,7 @@ class Bench:
         beside: list[int] = []
         reads: list[readers.Read] = []
         with ExitStack() as exits:
-            body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, runs=False))
+            body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, gpus=16, runs=False))
             clients = self._worker(
                 exits,
                 submitters.__name__,
