@@ -394,7 +394,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     else:
         state.stopping -= 1
     instance.attempt = None
-    attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
+    attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
     if state.policy.min_runtime_us:
         timers.immune.cancel(instance)
     then = event.then

@@ -232,8 +232,8 @@ class Ledger:
         self.registered |= bit
         self.whole[0] |= bit
         node.indexed_whole = node.indexed_cpu = 0
-        node.level_of = []
-        node.recount()
+        node.level_of = [-1] * len(node.devices)
+        node.moved = list(range(len(node.devices)))
         self._widen(node)
         self.dirty.append(node.row)
         self.alter(node.row)

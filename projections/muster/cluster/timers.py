@@ -7,7 +7,6 @@ stand in the order in which they were set, and what would stand out of order goe
 """
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -25,13 +24,15 @@ Owner = TypeVar("Owner")
 class Lane(Generic[Owner]):
     """The timers of one sort. Setting costs O(1) in order and O(log n) out of it, cancelling O(1), amortised."""
 
-    __slots__ = ("_heap", "_key", "_late", "_noted", "_notes", "_sorted", "last_us")
+    __slots__ = ("_first", "_heap", "_key", "_late", "_noted", "_notes", "_sorted", "last_us")
 
     def __init__(self, key: Callable[[Owner], TimerKey]) -> None:
         self._key = key
         self.last_us = 0
         """The latest instant that stands in order."""
-        self._sorted: OrderedDict[Owner, int] = OrderedDict()
+        self._sorted: dict[Owner, int] = {}
+        self._first: Owner | None = None
+        """The first of these, if it is still there: a dict from whose front much was taken is slow to say it."""
         self._late: dict[Owner, int] = {}
         """Those that stand out of order."""
         self._heap: list[tuple[int, TimerKey, int, Owner]] = []
@@ -50,10 +51,7 @@ class Lane(Generic[Owner]):
 
     def set(self, owner: Owner, at_us: int) -> None:
         """Make it due at this instant, whatever it was before."""
-        if owner in self._sorted:
-            del self._sorted[owner]
-        elif self._late:
-            self._late.pop(owner, None)
+        self.cancel(owner)
         self.set_first(owner, at_us)
 
     def set_first(self, owner: Owner, at_us: int) -> None:
@@ -70,7 +68,11 @@ class Lane(Generic[Owner]):
 
     def cancel(self, owner: Owner) -> None:
         """Make it never due."""
-        if self._sorted.pop(owner, None) is None and self._late:
+        if owner in self._sorted:
+            del self._sorted[owner]
+            if owner == self._first:
+                self._first = None
+        elif self._late:
             self._late.pop(owner, None)
 
     def get(self, owner: Owner) -> int | None:
@@ -80,7 +82,7 @@ class Lane(Generic[Owner]):
 
     def next_us(self) -> int | None:
         """The earliest instant, or None."""
-        soonest = next(iter(self._sorted.values())) if self._sorted else None
+        soonest = self._first_us()
         heap = self._heap
         while heap:
             at_us, _, _, owner = heap[0]
@@ -89,10 +91,20 @@ class Lane(Generic[Owner]):
             heapq.heappop(heap)
         return soonest
 
+    def _first_us(self) -> int | None:
+        in_order = self._sorted
+        if not in_order:
+            return None
+        first = self._first
+        if first is None or first not in in_order:
+            first = self._first = next(iter(in_order))
+        return in_order[first]
+
     def due(self, now_us: int) -> list[tuple[int, TimerKey, Owner]]:
         """What is due by now, in no order. It stays due until it is set or cancelled."""
         found = []
-        for owner, at_us in self._sorted.items():
+        first_us = self._first_us()
+        for owner, at_us in self._sorted.items() if first_us is not None and first_us <= now_us else ():
             if at_us > now_us:
                 break
             found.append((at_us, self._key(owner), owner))
