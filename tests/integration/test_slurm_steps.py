@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from muster.agent.credentials import Credentials
 from muster.slurm.batch import with_path
 from muster.slurm.say import Refused
 from muster.slurm.srun import find_parts
@@ -30,6 +32,10 @@ class Running:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         self.folder = folder
+        told = Credentials(gateway="", token="", steps="s3cret")
+        (folder / "credentials").write_bytes(msgspec.json.encode(told))
+        other = msgspec.structs.replace(told, steps="other")
+        (folder / "others").write_bytes(msgspec.json.encode(other))
         common = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -39,7 +45,7 @@ class Running:
             "MUSTER_ATTEMPT": "1",
             "MUSTER_NODES": "a0,a1",
             "MUSTER_RANKS_PER_NODE": "1,1",
-            "MUSTER_STEP_SECRET": "s3cret",
+            "MUSTER_CREDENTIALS": str(folder / "credentials"),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "SLURM_JOB_ID": "job",
@@ -177,7 +183,7 @@ def test_a_login_shell_finds_srun_although_its_profile_sets_the_path_anew() -> N
 
 def test_who_has_not_the_secret_starts_nothing(job: Job) -> None:
     running = job(
-        "for i in {1..100}; do [ -e go ] && break; sleep 0.05; done; env MUSTER_STEP_SECRET=other srun -n1 -N1 -w a1 echo no"
+        "for i in {1..100}; do [ -e go ] && break; sleep 0.05; done; env MUSTER_CREDENTIALS=others srun -n1 -N1 -w a1 echo no"
     )
     (running.folder / "go").touch()
     code, lines, err = running.end()

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from muster.cluster.jobs import Attempt, Job
+from muster.cluster.jobs import Attempt, job_of
 from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.shapes import Shape, intern_gang, intern_shape
 from muster.cluster.state import State
@@ -95,7 +95,7 @@ def expected(state: State, candidates: Candidates, excluded: int) -> int | None:
 def ghost(shape_of: Chaos) -> Attempt:
     """Somebody who holds places in a plan."""
     request = JobRequest(groups=(shape_of.group("ghost"),))
-    return Attempt(Job("ghost", "n", "u", "default", request, JobRun(), intern_gang(request), (0, 0), 0).instances[0], 0, 0, 0)
+    return Attempt(job_of("ghost", "n", "u", "default", request, JobRun(), intern_gang(request), (0, 0), 0).instances[0], 0, 0, 0)
 
 
 @pytest.mark.parametrize("scores", [(Weight(name="best-fit"),), Policy().scores], ids=["best-fit", "default"])

@@ -14,7 +14,7 @@ from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
 from muster.cluster.queues import PendingClass
 from muster.cluster.state import State
-from muster.cluster.timers import TimerKey, Timers
+from muster.cluster.timers import Lane
 from muster.engine import lifecycle, passes, place, preempt
 from muster.engine.emit import Emitter
 from muster.engine.plan import Plan
@@ -153,7 +153,7 @@ def started_without_one(patch: Patch) -> None:
         if instance is not None and instance.attempt is not None:
             attempt = instance.attempt
             if attempt.phase == "prepare" and attempt.held == len(attempt.tasks) > 1 and attempt.ready == len(attempt.tasks) - 1:
-                state.todo[instance.key] = None
+                state.todo[instance] = None
 
     patch.setattr(lifecycle, "next_decision", early)
     patch.setitem(table(), TaskReady, ask_again)
@@ -174,15 +174,15 @@ def rebound_while_held(patch: Patch) -> None:
 
 def dropped_timer(patch: Patch) -> None:
     """A timer that was set again is lost."""
-    put = Timers.set
+    put = Lane.set
 
-    def once(self: Timers, key: TimerKey, at_us: int, lane_name: str = "") -> None:
-        if self.get(key) is None:
-            put(self, key, at_us, lane_name)
+    def once(self: Lane[Any], owner: Any, at_us: int) -> None:
+        if self.get(owner) is None:
+            put(self, owner, at_us)
         else:
-            self.cancel(key)
+            self.cancel(owner)
 
-    patch.setattr(Timers, "set", once)
+    patch.setattr(Lane, "set", once)
 
 
 def plan_not_undone(patch: Patch) -> None:

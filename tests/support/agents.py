@@ -230,9 +230,17 @@ def _handler(gateway: Gateway) -> type[BaseHTTPRequestHandler]:
 class Node:
     """An agent process, which may be killed and started again on the same folder."""
 
-    def __init__(self, gateway: Gateway | str, data: Path, *more: str, name: str = "n1", path: str = "") -> None:
+    def __init__(
+        self,
+        gateway: Gateway | str,
+        data: Path,
+        *more: str,
+        name: str = "n1",
+        path: str = "",
+        start: str = "from muster.cli.main import main; main()",
+    ) -> None:
+        """`gateway` is one of these, or the URL of another; `start` is what Python is told to run."""
         self.data = data
-        start = "from muster.cli.main import main; main()"
         self._command = [
             sys.executable,
             "-c",

@@ -209,6 +209,8 @@ class SqliteLog:
         self._file = file
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="muster-log")
         self._closed = False
+        self._ahead: list[Record] = []
+        """What was appended last, as the file gave it back: whoever appends reads it next."""
 
     @classmethod
     def open(cls, folder: str | Path, cell: str = "main", *, writer: bool) -> Self:
@@ -223,11 +225,14 @@ class SqliteLog:
     async def append(self, data: bytes) -> None:
         """See `muster.log.port.Log`."""
         self._check()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.append, data)
+        self._ahead = await asyncio.get_running_loop().run_in_executor(self._thread, self._append, data)
 
     async def read(self, after: int, limit: int = 1000) -> list[Record]:
         """See `muster.log.port.Log`."""
         self._check()
+        ahead, self._ahead = self._ahead, []
+        if ahead and ahead[0].position == after + 1:
+            return ahead
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._file.read, after, limit)
 
     async def end(self) -> int:
@@ -254,6 +259,14 @@ class SqliteLog:
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._file.close)
         self._thread.shutdown()
+
+    def _append(self, data: bytes) -> list[Record]:
+        """Append a record and read it again, in one turn of the thread."""
+        position = self._file.append(data)
+        try:
+            return self._file.read(position - 1, 1)
+        except LogDamaged:
+            return []  # it is appended; who reads it is told
 
     def _check(self) -> None:
         if self._closed:

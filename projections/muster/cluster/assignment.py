@@ -20,11 +20,12 @@ def assignment(state: State, row: int) -> Assignment:
         boot=node.boot,
         number=state.number,
         at_us=state.at_us,
-        tasks=tuple([_assigned(task) for task in tasks]),
+        tasks=tuple([assigned(task) for task in tasks]),
     )
 
 
-def _assigned(task: Task) -> TaskAssignment:
+def assigned(task: Task) -> TaskAssignment:
+    """What its node is told of one task."""
     attempt = task.attempt
     instance = attempt.instance
     return TaskAssignment(

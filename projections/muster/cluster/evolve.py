@@ -8,6 +8,7 @@ How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, wha
 """
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from muster.cluster import evolve_jobs, evolve_nodes, evolve_nominations
@@ -62,25 +63,22 @@ def apply(state: State, cycle: Cycle) -> None:
 def evolve_all(state: State, events: Sequence[Event]) -> None:
     """Fold entries in, one after the other."""
     handlers = HANDLERS
-    index = state.index
-    for event in events:
+    first = state.index
+    for state.index, event in enumerate(events, first):
         handlers[type(event)](state, event)
-        index += 1
-        state.index = index
+    state.index = first + len(events)
 
 
 def _wake(state: State) -> None:
     """Timers about which nothing is decided: the end of a back-off, and of the time in which an attempt is no victim."""
-    for key in state.timers.due(state.at_us):
-        what, name, index = key
-        if what == "backoff":
-            state.timers.cancel(key)
-            instance = state.jobs[name].instances[index]
-            instance.not_before_us = 0
-            enqueue(state, instance)
-        elif what == "immune":
-            state.timers.cancel(key)
-            state.wakes += 1
+    timers = state.timers
+    for _, _, instance in sorted(timers.backoff.due(state.at_us), key=itemgetter(0, 1)):
+        timers.backoff.cancel(instance)
+        instance.not_before_us = 0
+        enqueue(state, instance)
+    for _, _, instance in timers.immune.due(state.at_us):
+        timers.immune.cancel(instance)
+        state.wakes += 1
 
 
 def _shift_deadlines(state: State, gap_us: int) -> None:
@@ -104,7 +102,7 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
                 evolve_jobs.set_timer(state, attempt)
     for key, nomination in state.nominations.items():
         nomination.until_us += gap_us
-        state.timers.set(("nomination", *key), nomination.until_us)
+        state.timers.nomination.set(key, nomination.until_us)
 
 
 def _policy_set(state: State, event: PolicySet) -> None:

@@ -4,11 +4,11 @@
 and emptied by the decision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from muster.cluster.check import broken, check
-from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
+from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -37,7 +37,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     if event.job in state.jobs:
         return
     request = event.request
-    job = Job(
+    job = state.jobs[event.job] = job_of(
         event.job,
         event.name,
         event.user,
@@ -48,7 +48,6 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
         (state.number, state.index),
         state.at_us,
     )
-    state.jobs[event.job] = job
     state.arrived.append(job)
     pending = state.pending
     for instance in job.instances:
@@ -66,7 +65,7 @@ def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
                 instance.cancelling = True
                 attempt = instance.attempt
                 if attempt is None or attempt.phase != "stop":
-                    state.todo[instance.key] = None
+                    state.todo[instance] = None
 
 
 def _job_reprioritised(state: State, event: JobReprioritised) -> None:
@@ -78,10 +77,10 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
         state.pending.discard(instance)
     live = [i.attempt for i in job.instances if i.attempt is not None and i.attempt.phase != "stop"]
     for attempt in live:
-        _count_running(state, attempt, -1)
+        uncount(attempt)
     job.priority = event.priority
     for attempt in live:
-        _count_running(state, attempt, 1)
+        count_running(state, attempt)
     for instance in waiting:
         enqueue(state, instance)
     state.wakes += 1
@@ -94,12 +93,13 @@ def _task(state: State, event: TaskReady | TaskStarted | TaskExited | TaskMissin
     """The task that is reported, if it belongs to the current attempt of its instance and still holds its place."""
     try:
         attempt = state.jobs[event.job].instances[event.instance].attempt
+        if attempt is not None and attempt.number == event.attempt:
+            task = attempt.tasks[event.rank]
+            if task.holding:
+                return task
     except LookupError:
-        return None
-    if attempt is None or attempt.number != event.attempt:
-        return None
-    task = attempt.tasks.get(event.rank)
-    return task if task is not None and task.holding else None
+        pass
+    return None
 
 
 def _task_ready(state: State, event: TaskReady) -> None:
@@ -111,7 +111,7 @@ def _task_ready(state: State, event: TaskReady) -> None:
         ready = attempt.ready = attempt.ready + 1
         if attempt.phase == "prepare":
             if ready == len(attempt.tasks):
-                state.todo[attempt.instance.key] = None
+                state.todo[attempt.instance] = None
         elif attempt.degraded_until_us and attempt.phase == "run" and not short_of_members(attempt):
             attempt.degraded_until_us = 0
             set_timer(state, attempt)
@@ -126,7 +126,7 @@ def _task_started(state: State, event: TaskStarted) -> None:
         attempt = task.attempt
         attempt.ready += 1
         if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
-            state.todo[attempt.instance.key] = None
+            state.todo[attempt.instance] = None
     elif task.phase == "ready":
         task.phase = "running"
 
@@ -135,21 +135,24 @@ def _task_exited(state: State, event: TaskExited) -> None:
     task = _task(state, event)
     if task is None:
         return
-    attempt = task.attempt
-    task.code = event.code
-    if task.phase == "leaving":
+    code = event.code
+    if code:
+        task.code = code
+    before = task.phase
+    if before == "leaving":
         release(state, task, "lost")
         return
-    ran = task.phase == "running"
     release(state, task, "exited")
-    if attempt.phase == "stop":
+    attempt = task.attempt
+    phase = attempt.phase
+    if phase == "stop":
         return
-    if attempt.phase == "prepare" and not ran:
+    if phase == "prepare" and before != "running":
         fault(state, attempt, Fault("start-failed", event.code, task.node.name, event.blame or "node"))
-    elif event.code:
-        fault(state, attempt, Fault("member-failed", event.code, task.node.name, event.blame or "job"))
+    elif code:
+        fault(state, attempt, Fault("member-failed", code, task.node.name, event.blame or "job"))
     elif attempt.held and succeeded(attempt):
-        state.todo[attempt.instance.key] = None
+        state.todo[attempt.instance] = None
 
 
 def _task_missing(state: State, event: TaskMissing) -> None:
@@ -163,30 +166,32 @@ def release(state: State, task: Task, phase: str) -> None:
     """The task holds nothing any more and is in this phase for good."""
     task.phase = phase
     task.holding = False
-    attempt = task.attempt
     state.ledger.release(task)
-    held = attempt.held = attempt.held - 1
-    if not held:
-        state.todo[attempt.instance.key] = None
+    attempt = task.attempt
+    attempt.held -= 1
+    if not attempt.held:
+        state.todo[attempt.instance] = None
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
     """The attempt cannot go on; only the first reason counts."""
     if attempt.phase != "stop" and attempt.fault is None:
         attempt.fault = what
-        state.todo[attempt.instance.key] = None
+        state.todo[attempt.instance] = None
 
 
 def succeeded(attempt: Attempt) -> bool:
     """Whether the tasks that decide the outcome have all exited with 0; where none of these was bound, all tasks do."""
     request = attempt.instance.job.request
-    decided = False
-    for task in attempt.tasks.values():
-        if not request.success or request.groups[task.group].name == request.success:
-            if task.phase != "exited" or task.code:
-                return False
-            decided = True
-    return decided or all(task.phase == "exited" and not task.code for task in attempt.tasks.values())
+    tasks: Collection[Task] = attempt.tasks.values()
+    if request.success:
+        decisive = [task for task in tasks if request.groups[task.group].name == request.success]
+        if decisive:
+            tasks = decisive
+    for task in tasks:  # noqa: SIM110 -- most attempts have one task, for which a generator costs more than it does
+        if task.phase != "exited" or task.code:
+            return False
+    return True
 
 
 # Decisions
@@ -227,10 +232,11 @@ def _job_rejected(state: State, event: JobRejected) -> None:
 
 
 def _instance_bound(state: State, event: InstanceBound) -> None:
-    job = state.jobs.get(event.job)
-    if job is None or event.instance >= len(job.instances):
+    try:
+        job = state.jobs[event.job]
+        instance = job.instances[event.instance]
+    except LookupError:
         broken(f"InstanceBound names instance {event.instance} of job {event.job}, which is not there")
-    instance = job.instances[event.instance]
     if instance.phase != "pending" or event.attempt != instance.attempts + 1:
         broken(
             f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
@@ -245,38 +251,42 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
         state.pending_total -= 1
     else:
         _leave_pending(state, instance)
-    attempt = Attempt(instance, event.attempt, state.at_us, state.number)
-    instance.attempt = attempt
+    at_us = state.at_us
+    until_us = at_us + state.policy.ready_timeout_us
+    attempt = instance.attempt = Attempt(instance, event.attempt, at_us, state.number, until_us)
     instance.attempts = event.attempt
     instance.phase = "starting"
-    instance.not_before_us = 0
+    if instance.not_before_us:
+        instance.not_before_us = 0
     _place(state, attempt, event.placements)
-    until_us = attempt.ready_until_us = state.at_us + state.policy.ready_timeout_us
-    state.timers.set(instance.timer, until_us, "ready")
+    state.timers.ready.set_first(instance, until_us)
     if job.request.preemptible:
-        _count_running(state, attempt, 1)
+        running = attempt.running = state.pending.running_of(job)
+        running.count += 1
 
 
 def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
     ledger = state.ledger
     nodes = ledger.nodes
-    hold = ledger.hold
     gang = attempt.instance.job.gang
-    shape = gang.shapes[0]
-    several = len(gang.shapes) > 1
+    shapes = gang.shapes
+    shape = shapes[0]
     tasks = attempt.tasks
+    since = state.number
     group = 0
     for placement in placements:
-        row = placement.row
-        node = nodes[row] if row < len(nodes) else None
+        try:
+            node = nodes[placement.row]
+        except LookupError:
+            node = None
         if node is None:
-            broken(f"a placement names row {row}, which no node has")
+            broken(f"a placement names row {placement.row}, which no node has")
         rank = placement.rank
-        if several:
+        if len(shapes) > 1:
             group = gang.group_of(rank)
-            shape = gang.shapes[group]
-        task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices)
-        hold(task)
+            shape = shapes[group]
+        task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
+        ledger.hold(task)
     attempt.held += len(placements)
 
 
@@ -285,47 +295,51 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     if attempt.phase != "prepare":
         broken(f"InstanceStarted {event.job}/{event.instance}: the attempt is in {attempt.phase}")
     attempt.phase = "run"
-    attempt.started_us = state.at_us
+    at_us = attempt.started_us = state.at_us
     instance = attempt.instance
     instance.phase = "running"
-    instance.start_failures = 0
-    if attempt.fault is None and attempt.held and not (attempt.held < len(attempt.tasks) and succeeded(attempt)):
-        state.todo.pop(instance.key, None)
-    if instance.job.request.time_limit_us is None:
-        state.timers.cancel(instance.timer)
-    else:
-        set_timer(state, attempt)
+    if instance.start_failures:
+        instance.start_failures = 0
+    held = attempt.held
+    if held and attempt.fault is None and (held == len(attempt.tasks) or not succeeded(attempt)):
+        state.todo.pop(instance, None)
+    timers = state.timers
+    timers.ready.cancel(instance)
+    limit_us = instance.job.request.time_limit_us
+    if limit_us is not None:
+        timers.limit.set_first(instance, at_us + limit_us)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
     """When it has run for `min_runtime_us`: from then on it may be a victim, so that somebody may start."""
-    key = ("immune", *attempt.instance.key)
     until_us = attempt.started_us + state.policy.min_runtime_us
     if attempt.started_us and until_us > state.at_us:
-        state.timers.set(key, until_us)
+        state.timers.immune.set(attempt.instance, until_us)
     else:
-        state.timers.cancel(key)
+        state.timers.immune.cancel(attempt.instance)
 
 
 def set_timer(state: State, attempt: Attempt) -> None:
     """When the attempt next needs a decision although nobody reports anything."""
     instance = attempt.instance
+    timers = state.timers
     if attempt.phase == "prepare":
-        state.timers.set(instance.timer, attempt.ready_until_us, "ready")
+        timers.ready.set(instance, attempt.ready_until_us)
         return
+    timers.ready.cancel(instance)
     due_us = 0
     if attempt.phase == "run":
         due_us = attempt.degraded_until_us
-        limit = instance.job.request.time_limit_us
-        if limit is not None:
-            end_us = attempt.started_us + limit
+        limit_us = instance.job.request.time_limit_us
+        if limit_us is not None:
+            end_us = attempt.started_us + limit_us
             due_us = min(due_us, end_us) if due_us else end_us
     if due_us:
-        state.timers.set(instance.timer, due_us)
+        timers.limit.set(instance, due_us)
     else:
-        state.timers.cancel(instance.timer)
+        timers.limit.cancel(instance)
 
 
 def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
@@ -339,15 +353,15 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
-    _count_running(state, attempt, -1)
+    uncount(attempt)
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
             state.ledger.released.append(task.node.row)
     if attempt.held:
-        state.todo.pop(instance.key, None)
+        state.todo.pop(instance, None)
     else:
-        state.todo[instance.key] = None
+        state.todo[instance] = None
 
 
 def _stop_ordered(state: State, event: StopOrdered) -> None:
@@ -368,24 +382,30 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     job = instance.job
     if attempt.held:
         broken(f"AttemptEnded {event.job}/{event.instance}: {attempt.held} tasks still hold their places")
+    timers = state.timers
+    if attempt.phase == "run":
+        timers.limit.cancel(instance)
+    else:
+        timers.ready.cancel(instance)
     if attempt.phase != "stop":
-        if job.request.preemptible:
-            _count_running(state, attempt, -1)
+        uncount(attempt)
         if state.degraded:
             state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
     instance.attempt = None
-    attempt.tasks = {}  # nothing names them any more, and without the circle they are gone at once
-    state.timers.cancel(instance.timer)
+    attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
     if state.policy.min_runtime_us:
-        state.timers.cancel(("immune", event.job, event.instance))
-    if event.charged:
-        instance.retries += 1
-    if event.then == "pending":
-        state.todo.pop(instance.key, None)
-        instance.phase = "pending"
+        timers.immune.cancel(instance)
+    then = event.then
+    if then != "pending":
+        _end(state, instance, then, event.reason, event.code)
+    else:
+        state.todo.pop(instance, None)
+        instance.phase = then
         instance.reason = event.reason
+        if event.charged:
+            instance.retries += 1
         if event.avoid and event.avoid not in job.avoid:
             job.avoid = (*job.avoid, event.avoid)[-64:]
             for other in job.instances:
@@ -398,9 +418,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         state.pending_total += 1
         enqueue(state, instance)
         if instance.cancelling:
-            state.todo[instance.key] = None
-    else:
-        _end(state, instance, event.then, event.reason, event.code)
+            state.todo[instance] = None
 
 
 def _instance_ended(state: State, event: InstanceEnded) -> None:
@@ -415,25 +433,26 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     job = instance.job
     instance.phase = outcome
     instance.reason = reason
-    instance.code = code
-    instance.ended_us = state.at_us
-    state.todo.pop(instance.key, None)
+    if code:
+        instance.code = code
+    at_us = instance.ended_us = state.at_us
+    state.todo.pop(instance, None)
     job.open -= 1
     if not job.open:
-        job.over_us = state.at_us
-        set_forget(state, job)
+        job.over_us = at_us
+        state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
 
 
 def set_forget(state: State, job: Job) -> None:
     """When the job, which is over, leaves the state."""
-    state.timers.set(("forget", job.id, 0), job.over_us + state.policy.forget_after_us)
+    state.timers.forget.set(job, job.over_us + state.policy.forget_after_us)
 
 
 def _member_lost(state: State, event: MemberLost) -> None:
     attempt = _attempt(state, event)
     attempt.fault = None
     key = attempt.instance.key
-    state.todo.pop(key, None)
+    state.todo.pop(attempt.instance, None)
     for task in attempt.tasks.values():
         if task.holding and on_broken_device(task):
             task.phase = "leaving"
@@ -463,8 +482,6 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     _place(state, attempt, event.placements)
-    for placement in event.placements:
-        attempt.tasks[placement.rank].since = state.number
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded.pop(attempt.instance.key, None)
 
@@ -489,13 +506,13 @@ def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
         if job is None or job.open:
             broken(f"JobsForgotten names job {id}, which is not over")
         job.instances = []
-        state.timers.cancel(("forget", id, 0))
+        state.timers.forget.cancel(job)
 
 
 def enqueue(state: State, instance: Instance) -> None:
     """It waits for its turn, now or from `not_before_us` on."""
     if instance.not_before_us > state.at_us:
-        state.timers.set(("backoff", *instance.key), instance.not_before_us)
+        state.timers.backoff.set(instance, instance.not_before_us)
     else:
         state.pending.add(instance, instance.key in state.nominations)
 
@@ -506,20 +523,24 @@ def _leave_pending(state: State, instance: Instance) -> None:
             state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
         state.pending.discard(instance)
     else:
-        state.timers.cancel(("backoff", *instance.key))
+        state.timers.backoff.cancel(instance)
     state.pending_total -= 1
 
 
-def _count_running(state: State, attempt: Attempt, change: int) -> None:
+def count_running(state: State, attempt: Attempt) -> None:
+    """It may be a victim from now on, if its job may."""
     job = attempt.instance.job
     if job.request.preemptible:
-        key = (job.queue, job.priority)
-        running = state.running
-        count = running.get(key, 0) + change
-        if count:
-            running[key] = count
-        else:
-            del running[key]
+        running = attempt.running = state.pending.running_of(job)
+        running.count += 1
+
+
+def uncount(attempt: Attempt) -> None:
+    """It is no victim any more."""
+    running = attempt.running
+    if running is not None:
+        running.count -= 1
+        attempt.running = None
 
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {

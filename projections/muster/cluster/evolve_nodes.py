@@ -77,9 +77,9 @@ def _remove(state: State, node: Node) -> None:
     heapq.heappush(state.ledger.free_rows, node.row)
     state.missing.pop(node.row, None)
     state.back.pop(node.row, None)
-    state.timers.cancel(("node", node.name, node.row))
+    state.timers.node.cancel(node)
     for key in sorted(node.claims):
-        state.todo[key] = None
+        state.todo[state.nominations[key].instance] = None
 
 
 def _retire(state: State, node: Node) -> None:
@@ -109,9 +109,9 @@ def _altered(state: State, node: Node) -> None:
     for key in sorted(node.claims):
         nomination = state.nominations[key]
         if broken_place(nomination):
-            state.todo[key] = None
+            state.todo[nomination.instance] = None
         elif not nomination.instance.cancelling:
-            state.todo.pop(key, None)
+            state.todo.pop(nomination.instance, None)
 
 
 def broken_place(nomination: Nomination) -> str:
@@ -177,11 +177,10 @@ def set_timer(state: State, node: Node) -> None:
             due.append(lost_at_us(state, node))
     if node.quarantined_until_us:
         due.append(node.quarantined_until_us)
-    key = ("node", node.name, node.row)
     if due:
-        state.timers.set(key, min(due))
+        state.timers.node.set(node, min(due))
     else:
-        state.timers.cancel(key)
+        state.timers.node.cancel(node)
 
 
 def lost_at_us(state: State, node: Node) -> int:

@@ -26,7 +26,7 @@ def _nominated(state: State, event: Nominated) -> None:
         victims.append(attempt)
     nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
     claim_places(state, nomination)
-    state.timers.set(("nomination", *key), event.until_us)
+    state.timers.nomination.set(key, event.until_us)
     state.pending.discard(instance)
     enqueue(state, instance)
 
@@ -65,13 +65,13 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             for task in attempt.tasks.values():
                 if task.holding:
                     state.ledger.released.append(task.node.row)
-    state.timers.cancel(("nomination", *key))
+    state.timers.nomination.cancel(key)
     instance = nomination.instance
     if instance.waits is not None:
         state.pending.discard(instance)
         enqueue(state, instance)
     if not instance.cancelling:
-        state.todo.pop(key, None)
+        state.todo.pop(instance, None)
 
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {

@@ -3,7 +3,7 @@
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.jobs import TERMINAL, Job
-from muster.cluster.nodes import Node, cpu_level
+from muster.cluster.nodes import LEVELS, Node, cpu_level
 from muster.cluster.state import State
 
 
@@ -37,9 +37,11 @@ def check_rebuild(state: State) -> None:
     data = snapshot.encode(state)
     other = snapshot.decode(data)
     check(snapshot.encode(other) == data, "the state rebuilt from its snapshot has other bytes")
-    check(sorted(other.todo) == sorted(state.todo), f"to do: {sorted(state.todo)}, rebuilt {sorted(other.todo)}")
+    to_do = [sorted([instance.key for instance in each.todo]) for each in (state, other)]
+    check(to_do[0] == to_do[1], f"to do: {to_do[0]}, rebuilt {to_do[1]}")
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
-    check(other.running == state.running, f"running: {state.running}, rebuilt {other.running}")
+    running, anew = _running(state), _running(other)
+    check(running == anew, f"running: {running}, rebuilt {anew}")
     check(other.stopping == state.stopping, f"stopping: {state.stopping}, rebuilt {other.stopping}")
     check(sorted(other.degraded) == sorted(state.degraded), "the degraded differ from the rebuilt ones")
     mine = sorted([(key, item.count) for key, item in state.pending.classes.items() if item.count], key=str)
@@ -53,6 +55,10 @@ def check_rebuild(state: State) -> None:
     whole = [index.whole + [0] * (width - len(index.whole)) for index in (ledger, rebuilt)]
     check(whole[0] == whole[1], "the index of whole devices differs from the rebuilt one")
     check(sorted(ledger.free_rows) == sorted(rebuilt.free_rows), "the free rows differ from the rebuilt ones")
+
+
+def _running(state: State) -> dict[tuple[str, int], int]:
+    return {key: each.count for key, each in state.pending.running.items() if each.count}
 
 
 def _check_job(state: State, job: Job) -> None:
@@ -96,6 +102,9 @@ def _check_node(state: State, node: Node) -> None:
     ledger = state.ledger
     for count, bits in enumerate(ledger.whole):
         check(bool(bits >> node.row & 1) == (count == node.whole_free), f"node {node.name} stands wrongly in whole[{count}]")
+    pairs = zip(node.device_free, node.device_units, strict=True)
+    anew_levels = [units * LEVELS // whole if 0 < units < whole else -1 for units, whole in pairs]
+    check(node.level_of == anew_levels, f"node {node.name}: levels {node.level_of}, counted anew {anew_levels}")
     levels = sorted([level for level, bits in ledger.partial.items() if bits >> node.row & 1])
     right = sorted(dict.fromkeys([level for level in node.level_of if level >= 0]))
     check(levels == right, f"node {node.name} stands in partial {levels}, not in {right}")
@@ -109,4 +118,4 @@ def _check_node(state: State, node: Node) -> None:
 
 def _free(node: Node) -> tuple[object, ...]:
     amounts = (node.cpu_free, node.memory_free, node.disk_free, node.tasks_free)
-    return (*amounts, tuple(node.device_free), node.whole_free, tuple(node.level_of))
+    return (*amounts, tuple(node.device_free), node.whole_free)

@@ -28,6 +28,7 @@ class Ledger:
     __slots__ = (
         "altered",
         "altered_base",
+        "altered_upto",
         "cpu_at",
         "dirty",
         "free_rows",
@@ -35,6 +36,7 @@ class Ledger:
         "freed_base",
         "levels",
         "nodes",
+        "noted",
         "partial",
         "registered",
         "released",
@@ -58,10 +60,14 @@ class Ledger:
         self.cpu_at: list[int] = [0] * CPU_LEVELS
         self.freed: list[int] = []
         self.freed_base = 0
+        self.noted = 0
+        """The position after the newest note of `freed`."""
         self.released: list[int] = []
         """Rows on which something became available since the newest note of `freed`."""
         self.altered: list[int] = []
         self.altered_base = 0
+        self.altered_upto = 0
+        """The position after the newest altered row."""
         self.touched: list[int] = []
         """Rows on which something was held or freed, in order, again and again."""
         self.touched_base = 0
@@ -87,8 +93,9 @@ class Ledger:
         shape = task.shape
         node.cpu_free -= shape.cpu_milli
         node.memory_free -= shape.memory_mib
-        node.disk_free -= shape.disk_mib
         node.tasks_free -= 1
+        if shape.disk_mib:
+            node.disk_free -= shape.disk_mib
         devices = task.devices
         if devices:
             free = node.device_free
@@ -101,11 +108,10 @@ class Ledger:
                 index = devices[0]
                 whole = units[index]
                 before = free[index]
-                after = free[index] = before - shape.units(whole // 1000)
+                free[index] = before - shape.units(whole // 1000)
                 if before == whole:
                     node.whole_free -= 1
-                node.shares_moved = True
-                node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
+                node.moved.append(index)
 
     def release(self, task: Task) -> None:
         """The task holds nothing any more. Cost: its devices."""
@@ -120,8 +126,9 @@ class Ledger:
         shape = task.shape
         node.cpu_free += shape.cpu_milli
         node.memory_free += shape.memory_mib
-        node.disk_free += shape.disk_mib
         node.tasks_free += 1
+        if shape.disk_mib:
+            node.disk_free += shape.disk_mib
         devices = task.devices
         if devices:
             free = node.device_free
@@ -136,12 +143,12 @@ class Ledger:
                 after = free[index] = free[index] + shape.units(whole // 1000)
                 if after == whole:
                     node.whole_free += 1
-                node.shares_moved = True
-                node.level_of[index] = after * LEVELS // whole if 0 < after < whole else -1
+                node.moved.append(index)
 
     def recount(self, node: Node) -> None:
         """After anything but a plain hold or release: count the node anew. It may have become freer."""
         node.recount()
+        self._widen(node)
         self.dirty.append(node.row)
         self.released.append(node.row)
 
@@ -152,54 +159,52 @@ class Ledger:
         dirty = self.dirty
         if not dirty:
             return
-        nodes = self.nodes
         self.touched += dirty
-        if len(dirty) == 1:
-            node = nodes[dirty.pop()]
-            if node is not None:
-                self._index(node)
-            return
-        for row in dict.fromkeys(dirty):
+        nodes = self.nodes
+        whole = self.whole
+        for row in dict.fromkeys(dirty) if len(dirty) > 1 else dirty:
             node = nodes[row]
-            if node is not None:
-                self._index(node)
+            if node is None:
+                continue
+            bit = 1 << row
+            free = node.whole_free
+            if free != node.indexed_whole and free >= 0:  # a plan may hold a device twice on the way
+                whole[node.indexed_whole] ^= bit
+                whole[free] ^= bit
+                node.indexed_whole = free
+            cpu_free = node.cpu_free
+            level = (cpu_free // 1000).bit_length() if cpu_free > 0 else 0
+            if level != node.indexed_cpu:
+                self._index_cpu(node, level, bit)
+            if node.moved:
+                self._index_levels(node, bit)
         dirty.clear()
 
-    def _index(self, node: Node) -> None:
-        bit = 1 << node.row
-        now = node.whole_free
-        before = node.indexed_whole
-        if now != before and now >= 0:  # a plan may hold a device twice on the way
-            whole = self.whole
-            while len(whole) <= now:
-                whole.append(0)
-            whole[before] ^= bit
-            whole[now] ^= bit
-            node.indexed_whole = now
-        cores = node.cpu_free // 1000
-        now = cores.bit_length() if cores > 0 else 0
-        before = node.indexed_cpu
-        if now != before:
-            at = self.cpu_at
-            for level in range(before + 1, now + 1) if now > before else range(now + 1, before + 1):
-                at[level] ^= bit
-            node.indexed_cpu = now
-        if node.shares_moved:
-            node.shares_moved = False
-            self._index_levels(node, bit)
+    def _index_cpu(self, node: Node, now: int, bit: int) -> None:
+        low = node.indexed_cpu
+        node.indexed_cpu = now
+        at = self.cpu_at
+        if low > now:
+            low, now = now, low
+        while low < now:
+            low += 1
+            at[low] ^= bit
 
     def _index_levels(self, node: Node, bit: int) -> None:
         """Move the node's devices in use to the levels at which they are, one after the other."""
-        indexed = node.indexed_levels
-        indexed += [-1] * (len(node.level_of) - len(indexed))
-        for index, level in enumerate(node.level_of):
-            before = indexed[index]
+        level_of = node.level_of
+        for index in node.moved:
+            whole = node.device_units[index]
+            free = node.device_free[index]
+            level = free * LEVELS // whole if 0 < free < whole else -1
+            before = level_of[index]
             if level != before:
-                indexed[index] = level
-                if before >= 0 and before not in indexed:
+                level_of[index] = level
+                if before >= 0 and before not in level_of:
                     self._flip(before, bit)
-                if level >= 0 and indexed.count(level) == 1:
+                if level >= 0 and level_of.count(level) == 1:
                     self._flip(level, bit)
+        node.moved.clear()
 
     def _flip(self, level: int, bit: int) -> None:
         """The node of this bit joins or leaves this level of shared devices."""
@@ -227,8 +232,9 @@ class Ledger:
         self.registered |= bit
         self.whole[0] |= bit
         node.indexed_whole = node.indexed_cpu = 0
-        node.indexed_levels = []
-        node.shares_moved = True
+        node.level_of = [-1] * len(node.devices)
+        node.moved = list(range(len(node.devices)))
+        self._widen(node)
         self.dirty.append(node.row)
         self.alter(node.row)
 
@@ -236,7 +242,7 @@ class Ledger:
         """The node gives up its row; nothing may be held on it."""
         bit = 1 << node.row
         self.whole[node.indexed_whole] ^= bit
-        for level in dict.fromkeys(node.indexed_levels):
+        for level in dict.fromkeys(node.level_of):
             if level >= 0:
                 self._flip(level, bit)
         for level in range(1, node.indexed_cpu + 1):
@@ -247,11 +253,16 @@ class Ledger:
         node.liveness = "removed"
         self.alter(node.row)
 
+    def _widen(self, node: Node) -> None:
+        """Make room in the index for so many devices."""
+        self.whole += [0] * (len(node.devices) + 1 - len(self.whole))
+
     # What caches follow
 
     def alter(self, row: int) -> None:
         """What does not depend on holdings has changed on this row."""
         self.altered.append(row)
+        self.altered_upto += 1
         self.released.append(row)
         if len(self.altered) > HISTORY_MAX:
             del self.altered[: HISTORY_MAX // 2]
@@ -262,10 +273,11 @@ class Ledger:
         if self.released:
             self.freed.append(_bits(self.released, len(self.nodes)))
             self.released = []
+            self.noted += 1
             if len(self.freed) > HISTORY_MAX:
                 del self.freed[: HISTORY_MAX // 2]
                 self.freed_base += HISTORY_MAX // 2
-        return self.freed_base + len(self.freed)
+        return self.noted
 
     def freed_since(self, position: int) -> int:
         """A bit for each row on which something became available since; every row if that is too long ago."""
@@ -300,10 +312,6 @@ class Ledger:
         if position < self.touched_base:
             return None
         return self.touched[position - self.touched_base :]
-
-    def altered_upto(self) -> int:
-        """The position after the newest altered row."""
-        return self.altered_base + len(self.altered)
 
     def altered_since(self, position: int) -> list[int] | None:
         """The rows altered since, or None if that is too long ago to say."""

@@ -94,17 +94,16 @@ class Node:
         "foreign_memory",
         "heard_us",
         "indexed_cpu",
-        "indexed_levels",
         "indexed_whole",
         "islands",
         "level_of",
         "liveness",
         "memory_free",
+        "moved",
         "name",
         "plain",
         "quarantined_until_us",
         "row",
-        "shares_moved",
         "silences",
         "spec",
         "tasks",
@@ -144,12 +143,11 @@ class Node:
         self.whole_free = 0
         self.level_of: list[int] = []
         """The level of each device that is in use and not full, in thousandths of it that are free; else -1."""
-        self.shares_moved = False
-        """Whether `level_of` has changed since the indexes followed."""
         self.indexed_whole = 0
-        self.indexed_levels: list[int] = []
         self.indexed_cpu = 0
-        """Where the ledger's indexes have the node: they follow when somebody looks."""
+        """Where the ledger's indexes have the node. They, and `level_of`, follow when somebody looks."""
+        self.moved: list[int] = []
+        """Devices whose level may have changed since."""
         self.plain = True
         """Whether every device is usable and nothing is claimed: then holdings can be added and taken off one by one."""
         self.uniform = True
@@ -230,8 +228,8 @@ class Node:
         return kept
 
     def count_devices(self) -> None:
-        """How many devices are entirely free, and the levels of those in use."""
+        """How many devices are entirely free; the levels of all may have changed."""
         pairs = list(zip(self.device_free, self.device_units, strict=True))
         self.whole_free = sum([free == units for free, units in pairs])
-        self.shares_moved = True
-        self.level_of = [free * LEVELS // units if 0 < free < units else -1 for free, units in pairs]
+        self.level_of += [-1] * (len(pairs) - len(self.level_of))
+        self.moved = list(range(len(pairs)))

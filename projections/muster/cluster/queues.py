@@ -7,7 +7,7 @@ submission; between classes it is priority, then the place of the first in each.
 
 import heapq
 
-from muster.cluster.jobs import Instance, Job, Place
+from muster.cluster.jobs import Instance, Job, Place, Running
 from muster.cluster.shapes import Gang
 
 ClassKey = tuple[str, int, str, tuple[str, ...], tuple[str, int] | None]
@@ -32,7 +32,7 @@ class PendingClass:
         """The first that waits here, or None."""
         heap = self.heap
         while heap:
-            instance = heap[0][1]
+            instance: Instance = heap[0][1]
             if instance.waits is self:
                 return instance
             heapq.heappop(heap)
@@ -55,13 +55,25 @@ EMPTY_MAX = 4096
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count", "empty")
+    __slots__ = ("classes", "count", "empty", "running")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.count = 0
         self.empty = 0
         """Classes in which nobody waits."""
+        self.running: dict[tuple[str, int], Running] = {}
+        """How many attempts may be victims, by queue and priority."""
+
+    def running_of(self, job: Job) -> Running:
+        """Those of the job's queue and priority that may be victims."""
+        key = (job.queue, job.priority)
+        found = self.running.get(key)
+        if found is None:
+            if len(self.running) >= EMPTY_MAX:
+                self.running = {key: each for key, each in self.running.items() if each.count}
+            found = self.running[key] = Running()
+        return found
 
     def add(self, instance: Instance, nominated: bool) -> None:
         """It waits from now on. One that is nominated is a class of its own."""
@@ -82,7 +94,7 @@ class PendingQueue:
 
     def discard(self, instance: Instance) -> None:
         """It waits no more (or did not)."""
-        waits: PendingClass | None = instance.waits  # type: ignore[assignment]
+        waits = instance.waits
         if waits is None:
             return
         waits.count -= 1
@@ -100,4 +112,4 @@ class PendingQueue:
 
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""
-        return isinstance(instance.waits, PendingClass) and instance.waits.count == 1
+        return instance.waits is not None and instance.waits.count == 1

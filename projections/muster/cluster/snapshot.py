@@ -6,15 +6,15 @@ in it is sorted, so that equal states have equal bytes however they came about.
 
 import hashlib
 import heapq
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from muster.cluster.evolve_jobs import enqueue, set_forget, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import count_running, enqueue, set_forget, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
-from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
+from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
 from muster.cluster.nodes import Device, Node
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
@@ -387,7 +387,8 @@ def _nodes_in(state: State, snapshot: _Snapshot) -> None:
 
 
 def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
-    job = Job(row.id, row.name, row.user, row.queue, row.request, row.run, intern_gang(row.request), row.place, row.submitted_us)
+    gang = intern_gang(row.request)
+    job = job_of(row.id, row.name, row.user, row.queue, row.request, row.run, gang, row.place, row.submitted_us)
     job.priority = row.priority
     job.avoid = row.avoid
     job.over_us = row.over_us
@@ -411,9 +412,8 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
 
 
 def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str, Node]) -> Attempt:
-    attempt = Attempt(instance, item.number, item.bound_us, item.bound_cycle)
+    attempt = Attempt(instance, item.number, item.bound_us, item.bound_cycle, item.ready_until_us)
     attempt.phase = item.phase
-    attempt.ready_until_us = item.ready_until_us
     attempt.started_us = item.started_us
     attempt.kill_at_us = item.kill_at_us
     attempt.stop_reason = item.stop_reason
@@ -432,12 +432,11 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
                 node = gone[row.uid] = Node(row.row, row.node, row.uid, "", NodeSpec(), 0)
                 node.liveness = "removed"
         group = gang.group_of(row.rank)
-        task = Task(attempt, row.rank, group, gang.shapes[group], node, row.devices)
+        task = Task(attempt, row.rank, group, gang.shapes[group], node, row.devices, row.since)
         task.phase = row.phase
         task.holding = row.holding
         task.code = row.code
         task.port = row.port
-        task.since = row.since
         attempt.tasks[row.rank] = task
         if task.holding:
             state.ledger.hold(task)
@@ -458,11 +457,11 @@ def _reindex(state: State) -> None:
             if attempt is not None:
                 _reindex_attempt(state, attempt)
             elif instance.cancelling and instance.phase == "pending":
-                state.todo[instance.key] = None
+                state.todo[instance] = None
     for key, nomination in state.nominations.items():
-        state.timers.set(("nomination", *key), nomination.until_us)
+        state.timers.nomination.set(key, nomination.until_us)
         if broken_place(nomination):
-            state.todo[key] = None
+            state.todo[nomination.instance] = None
     for node in state.ledger.nodes:
         if node is not None:
             set_node_timer(state, node)
@@ -474,9 +473,7 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
         state.stopping += 1
     else:
         set_timer(state, attempt)
-        if instance.job.request.preemptible:
-            key: Any = (instance.job.queue, instance.job.priority)
-            state.running[key] = state.running.get(key, 0) + 1
+        count_running(state, attempt)
     if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None
     if (
@@ -485,4 +482,4 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
         or (attempt.phase == "prepare" and attempt.ready == len(attempt.tasks))
         or (attempt.phase == "run" and succeeded(attempt))
     ):
-        state.todo[instance.key] = None
+        state.todo[instance] = None

@@ -1,7 +1,7 @@
 """The state of a cell: what the log says, up to one cycle.
 
 Everything here follows from the admitted cycles, by `muster.cluster.evolve`. Indexes (`ledger`'s bits, `pending`,
-`timers`, `todo`, `running`) can be made anew from the rest.
+`timers`, `todo`) can be made anew from the rest.
 """
 
 from muster.cluster.jobs import Attempt, Instance, Job
@@ -56,7 +56,6 @@ class State:
         "policy",
         "positions",
         "retired",
-        "running",
         "stopping",
         "term",
         "timers",
@@ -70,7 +69,7 @@ class State:
         self.term = 0
         self.at_us = 0
         self.index = 0
-        """How many entries of the cycle have been folded: with `number`, the place of the next one."""
+        """How many inputs of the cycle have been folded: with `number`, the place of the next one."""
         self.policy = Policy()
         self.positions: dict[str, int] = {}
         self.lease_until_us = 0
@@ -94,14 +93,12 @@ class State:
         self.pending_total = 0
         """Pending instances, those backing off too."""
         self.timers = Timers()
-        self.todo: dict[InstanceKey, None] = {}
+        self.todo: dict[Instance, None] = {}
         """Instances about which something is to be decided now."""
         self.back: dict[int, None] = {}
         """Rows heard again and not yet said to have returned."""
         self.degraded: dict[InstanceKey, None] = {}
         """Running instances that lost a member and wait for another."""
-        self.running: dict[tuple[str, int], int] = {}
-        """How many attempts may be victims, by queue and priority."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
         self.wakes = 0

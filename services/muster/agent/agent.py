@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import logging
 import os
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ import msgspec
 
 from muster.agent import inventory as inventories
 from muster.agent import outputs
+from muster.agent.backoff import Backoff
 from muster.agent.cgroup import Groups
 from muster.agent.client import Client, GatewayAway, GatewayRefused
 from muster.agent.health import Health
@@ -41,7 +41,6 @@ from muster.events.levels import NodeReport
 BEAT_S: Final = 5.0
 """A report at least so often."""
 CHECK_S: Final = 1.0
-BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 REFUSED_S: Final = 2.0
 OBEYED_S: Final = 0.25
 """How soon a report says that an assignment was obeyed, if none does before: nobody waits for that word alone."""
@@ -49,8 +48,8 @@ PLACES: Final = ("zone", "block", "rack", "nvlink_domain")
 """Labels that say where the node stands are its place in the topology as well."""
 STRANGER_S: Final = 0.2
 """How soon to ask again when the log does not know the node yet."""
-SWEEP_EVERY: Final = 3600
-"""Old outputs are looked for every so many checks."""
+SWEEP_EVERY: Final = 600
+"""Every so many checks it is asked whether old outputs are to be looked for."""
 
 LOGGER = logging.getLogger(__name__)
 
@@ -91,8 +90,12 @@ class Agent:
         self.accepted = asyncio.Event()
         """A report was acknowledged, so assignments may be asked for."""
         self.changed = asyncio.Event()
+        self.back = asyncio.Event()
+        """A report was acknowledged after one that was not: the gateway is there again."""
         self.last: AgentAssignment | None = None
         self.last_us = 0
+        self._said_applied = 0
+        """The assignment that the last report said was obeyed."""
         self.waits = False
         """The last assignment is still to be obeyed: there was no lease."""
         settings = Settings(
@@ -138,6 +141,7 @@ class Agent:
             spec = msgspec.structs.replace(
                 spec, devices=tuple(msgspec.structs.replace(item, health=health[item.uuid]) for item in spec.devices)
             )
+        self._said_applied = self.home.applied
         return NodeReport(
             node=self.options.node,
             uid=self.home.uid,
@@ -174,11 +178,16 @@ class Agent:
         if not self.waits:
             if assignment.number > self.home.applied:
                 self.home.obeyed(assignment.number)
-                asyncio.get_running_loop().call_later(OBEYED_S, self.changed.set)
+                asyncio.get_running_loop().call_later(OBEYED_S, self._say_obeyed, assignment.number)
         self._prepare()
 
+    def _say_obeyed(self, number: int) -> None:
+        """Report, unless a report has said it since."""
+        if self._said_applied < number:
+            self.changed.set()
+
     async def _report_loop(self) -> None:
-        failures = 0
+        backoff = Backoff()
         while True:
             self.changed.clear()
             announced = self.announce
@@ -194,10 +203,10 @@ class Agent:
                 continue
             except GatewayAway as error:
                 self._say("report", str(error))
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await asyncio.sleep(backoff.next_s(error.refused))
                 continue
-            failures = 0
+            if backoff.reset():
+                self.back.set()
             self._say("report", "")
             self._say("name", answer.warning)
             if answer.durable and self.home.lease_ended():
@@ -230,7 +239,7 @@ class Agent:
     async def _assignment_loop(self) -> None:
         await self.accepted.wait()
         after = 0
-        failures = 0
+        backoff = Backoff()
         while True:
             asked_us = now_us()
             try:
@@ -239,15 +248,13 @@ class Agent:
                 self._say("assignment", f"the gateway gives no assignment: {error}")
                 self.announce = self.announce or error.status == 404
                 self.changed.set()
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await asyncio.sleep(backoff.next_s(refused=False))
                 continue
             except GatewayAway as error:
                 self._say("assignment", str(error))
-                await asyncio.sleep(self._backoff_s(failures))
-                failures += 1
+                await self._pause(backoff.next_s(error.refused))
                 continue
-            failures = 0
+            backoff.reset()
             if assignment is None:
                 await asyncio.sleep(0.05 if now_us() - asked_us < 50_000 else 0)  # a gateway that does not wait
                 continue
@@ -260,6 +267,13 @@ class Agent:
                 await asyncio.sleep(0.05)
             after = assignment.number
 
+    async def _pause(self, wait_s: float) -> None:
+        """Wait so long, or until a report finds that the gateway is there again."""
+        self.back.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self.back.wait()
+
     async def _check_loop(self) -> None:
         count = 0
         while True:
@@ -269,7 +283,7 @@ class Agent:
                 self.tasks.forgot = False
                 self.changed.set()
             if count % SWEEP_EVERY == 0:
-                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known})
+                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known}, self.home.boot, now_us())
             count += 1
             await asyncio.sleep(CHECK_S)
 
@@ -348,9 +362,3 @@ class Agent:
         if self._said.get(about, "") != sentence:
             self._said[about] = sentence
             LOGGER.warning("%s", sentence or f"{about}: all is well again")
-
-    def _backoff_s(self, failures: int) -> float:
-        """Longer from failure to failure; not the same on every node."""
-        base = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)]
-        spread = zlib.crc32(self.options.node.encode()) % 1000 / 1000
-        return base * (0.75 + spread / 2)

@@ -6,7 +6,10 @@ without controllers still keeps a task's processes together, so that one write e
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
+
+from muster.agent.processes import kill_group
 
 PERIOD_US = 100_000
 CONTROLLERS = ("cpu", "memory")
@@ -59,6 +62,14 @@ class Groups:
                 for inner in sorted(folder.rglob("*/"), reverse=True):
                     inner.rmdir()
                 folder.rmdir()
+
+    def sweep(self, known: Collection[str]) -> None:
+        """Leave the groups of these tasks only. An agent that died may have left others, with nothing in them that is wanted."""
+        if self.root is not None:
+            for folder in sorted(self.root.glob("*/")):
+                if folder.name not in known:
+                    kill_group(str(folder))
+                    self.remove(folder.name)
 
     def members(self, name: str) -> int:
         """How many processes are in the task's group."""

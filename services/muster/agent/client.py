@@ -21,7 +21,11 @@ Answer = TypeVar("Answer", AgentAssignment, ReportAnswer)
 
 
 class GatewayAway(Exception):
-    """No answer, or one that makes no sense, or that the gateway cannot answer now."""
+    """No answer, or one that makes no sense, or that the gateway cannot answer now. `refused`: nobody listens."""
+
+    def __init__(self, sentence: str, refused: bool = False) -> None:
+        super().__init__(sentence)
+        self.refused = refused
 
 
 class GatewayRefused(Exception):
@@ -88,7 +92,7 @@ class Client:
             response = await self._http.request(method, url, params=params, content=content, headers=headers, timeout=timeout)
         except (httpx.HTTPError, OSError) as error:
             self._leave(asked)
-            raise GatewayAway(f"the gateway does not answer: {error or type(error).__name__}") from error
+            raise GatewayAway(f"the gateway does not answer: {str(error) or type(error).__name__}", _refused(error)) from error
         if response.is_success:
             return response
         sentence = _sentence(response)
@@ -101,6 +105,15 @@ class Client:
         """This one failed. Of several calls that fail with it the first changes over."""
         if asked == self._at:
             self.change()
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether it comes of a connection that was refused; not of a name that nobody knows, or of silence."""
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        if isinstance(error, BaseExceptionGroup):  # of all addresses that were tried
+            return all(_refused(each) for each in error.exceptions)
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _decode(response: httpx.Response, kind: type[Answer]) -> Answer:

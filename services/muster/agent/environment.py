@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from muster.agent import credentials
 from muster.agent.protocol import AgentTask
 from muster.agent.slurm_names import slurm_names
 from muster.doors.names import door_names
@@ -38,6 +39,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The uuids of the task's devices."""
     folder: Path
     """Of this task alone; it is gone after the task."""
+    credentials: Path | None = None
+    """Where the task finds what proves that it belongs to its attempt."""
 
 
 EXTENSIONS: list[Callable[[AgentTask, Place], dict[str, str]]] = [slurm_names]
@@ -99,6 +102,8 @@ def binding(task: AgentTask, place: Place) -> dict[str, str]:
         "MUSTER_GPU_UUIDS": ",".join(place.devices),
         MARK: place.mark,
     }
+    if place.credentials is not None:
+        names[credentials.NAME] = str(place.credentials)
     if group.gpu_milli:
         names["MUSTER_GPU_MILLI"] = str(group.gpu_milli)
     return names

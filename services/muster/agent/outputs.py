@@ -5,19 +5,25 @@ leads to where the job wanted it (`JobRun.output` and `error`, with Slurm's %-pa
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from muster.agent.protocol import AgentTask
+from muster.agent.slots import write_whole
 from muster.doors.names import element_index
 
 PATTERN = re.compile(r"%(?P<width>[0-9]{0,2})(?P<sign>[a-zA-Z%])|\\\\")
-KEPT_S: Final = 7 * 24 * 3600
-"""So long after its last byte the output of a job stays."""
+SWEEP_US: Final = 3_600_000_000
+"""Old outputs are looked for so often."""
+KEPT_SWEEPS: Final = 7 * 24
+"""The output of a job stays until it was found unchanged so often."""
+AGES: Final = ".ages"
 STREAMS: Final = ("stdout", "stderr")
 
 
@@ -94,19 +100,50 @@ def find(root: Path, job: str, instance: int, attempt: int, rank: int, stream: s
     return newest[1] if newest is not None and newest[1].exists() else None
 
 
-def drop_old(root: Path, busy: set[str], kept_s: int = KEPT_S) -> int:
-    """Remove the outputs of jobs that wrote nothing for so long and are not here any more; how many jobs."""
+class _Ages(msgspec.Struct):
+    """What the last sweep found: by job, the mark of its last change, and how many sweeps in a row found it so."""
+
+    boot: str = ""
+    at_us: int = 0
+    jobs: dict[str, tuple[str, int]] = {}
+
+
+def drop_old(root: Path, busy: set[str], boot: str, at_us: int, kept_sweeps: int = KEPT_SWEEPS) -> int:
+    """Remove outputs that nobody wrote for about a week, of jobs that are not here any more; how many jobs.
+
+    Does nothing within an hour of the last time. The week is counted in these hours, in which an agent was there, and not by
+    dates: a clock that was wrong when a file was written, or is wrong now, makes nothing old. `at_us` is `slots.now_us`.
+    """
+    path = root / AGES
+    try:
+        ages = msgspec.json.decode(path.read_bytes(), type=_Ages)
+    except (OSError, msgspec.DecodeError):
+        ages = _Ages()
+    if ages.boot == boot and at_us < ages.at_us + SWEEP_US:
+        return 0
+    jobs: dict[str, tuple[str, int]] = {}
     dropped = 0
     for folder in root.iterdir():
         with contextlib.suppress(OSError):
-            if folder.name not in busy and _last_change(folder) < time.time() - kept_s:
+            if folder.name in busy or not folder.is_dir():
+                continue
+            mark = _mark(folder)
+            before, sweeps = ages.jobs.get(folder.name, ("", 0))
+            sweeps = sweeps + 1 if mark == before else 0
+            if sweeps >= kept_sweeps:
                 shutil.rmtree(folder)
                 dropped += 1
+            else:
+                jobs[folder.name] = (mark, sweeps)
+    with contextlib.suppress(OSError):  # on a full disk what is there only gets no older
+        write_whole(str(path), msgspec.json.encode(_Ages(boot, at_us, jobs)))
     return dropped
 
 
-def _last_change(folder: Path) -> float:
-    return max([folder.stat().st_mtime, *(path.lstat().st_mtime for path in folder.iterdir())])
+def _mark(folder: Path) -> str:
+    """Another one after each change of an output."""
+    found = sorted((path.name, status.st_mtime_ns, status.st_size) for path in folder.iterdir() for status in [path.lstat()])
+    return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
 
 
 def read(path: Path, offset: int, most: int) -> bytes:

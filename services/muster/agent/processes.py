@@ -121,7 +121,7 @@ def kill_marked(mark: bytes, session: int = 0) -> int:
 
 def kill_group(folder: str) -> None:
     """SIGKILL to everything in a cgroup (v2), where its kernel can do that (5.14 and later)."""
-    with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "w") as file:
+    with contextlib.suppress(OSError), open(os.path.join(folder, "cgroup.kill"), "r+") as file:
         file.write("1")
 
 

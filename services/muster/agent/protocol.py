@@ -79,6 +79,8 @@ class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
     request: JobRequest
     retries: Annotated[int, Meta(ge=0)] = 0
     """How often the instance was tried before by the job's own fault."""
+    secret: Annotated[str, Meta(max_length=128)] = ""
+    """Of the attempt, the same for all its tasks; see `muster.agent.credentials`. It is kept nowhere and shown to nobody."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

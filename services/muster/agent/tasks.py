@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 import muster.agent as package
-from muster.agent import outputs
+from muster.agent import credentials, outputs
 from muster.agent.cgroup import Groups
 from muster.agent.environment import Place, environment, group_of, hostfile
 from muster.agent.home import Home
@@ -286,7 +286,8 @@ class Tasks:
         assert local.folder is not None
         new = local.folder.with_name(".new-" + local.name)
         shutil.rmtree(new, ignore_errors=True)
-        (new / "work").mkdir(parents=True)
+        new.mkdir(mode=0o700)
+        (new / "work").mkdir()
         os.mkfifo(new / "poke", 0o600)
         make_slot(str(new / "control"), {})
         group = group_of(item)
@@ -302,7 +303,8 @@ class Tasks:
             "cleanup": self.runtime.cleanup(self._mark(local)),
         }
         (new / "spec.json").write_bytes(msgspec.json.encode(spec))
-        (new / "task.json").write_bytes(msgspec.json.encode({"port": local.port, "task": item}))
+        kept = msgspec.structs.replace(item, secret="")  # the assignment that starts it says it again
+        (new / "task.json").write_bytes(msgspec.json.encode({"port": local.port, "task": kept}))
         new.rename(local.folder)
 
     def _supervise(self, local: LocalTask) -> None:
@@ -377,10 +379,13 @@ class Tasks:
             visible=tuple(self._visible[uuid] for uuid in task.device_uuids if uuid in self._visible),
             devices=task.device_uuids if group.gpus or group.gpu_milli or group.gpu_memory_mib else (),
             folder=local.folder,
+            credentials=local.folder / credentials.FILE if task.secret else None,
         )
         try:
             stdout, stderr = outputs.prepare(self.home.output, task, self.settings.node, directory)
             (local.folder / "hostfile").write_text(hostfile(task))
+            if task.secret:
+                credentials.write(local.folder, self.settings.gateway, task)
             launch = self.runtime.launch(task, environment(task, place), directory)
             words: dict[str, Any] = {**msgspec.to_builtins(launch), "stdout": stdout, "stderr": stderr}
             path = local.folder / "launch.json"
@@ -486,7 +491,7 @@ class Tasks:
             with contextlib.suppress(OSError):
                 local.folder.rename(old)
             shutil.rmtree(old, ignore_errors=True)
-            self.groups.remove(local.name)
+        self.groups.remove(local.name)
         del self.known[local.key]
         self._by_name.pop(local.name, None)
         self.forgot = True
@@ -514,6 +519,7 @@ class Tasks:
                     self.to_prepare.append(local)
                 else:
                     self._supervise(local)
+        self.groups.sweep(self._by_name)
 
     def _mark(self, local: LocalTask) -> str:
         return f"{local.name}@{self.home.uid}"

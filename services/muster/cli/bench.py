@@ -1,16 +1,20 @@
-"""`muster bench engine`: how fast the engine decides, each figure beside its floor."""
+"""`muster bench engine` and `muster bench pipeline`: how fast Muster is, each figure beside its floor."""
 
 import cProfile
 import pstats
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from muster.bench import engine as figures
-from muster.cli.output import FOUND, Failure, Json, errors, print_json, print_table
+from muster.bench.pipeline import parts, report, stack
+from muster.cli.output import FOUND, USAGE, Failure, Json, errors, print_json, print_table
 from muster.log.sqlite import SqliteFile
 
 app = typer.Typer(add_completion=False, help="Measure.")
@@ -60,6 +64,55 @@ def engine(
         raise Failure("a figure is below its floor, or a log is not in order", FOUND)
 
 
+@app.command()
+def pipeline(
+    log: Annotated[str, typer.Option("--log", help="What the log is on: " + ", ".join(stack.STARTS) + ".")] = "sqlite",
+    part: Annotated[
+        list[str] | None,
+        typer.Option("--part", metavar="NAME", help="Only this one; several times. " + ", ".join(parts.PARTS) + "."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="How long a load goes on, instead of each part's own time.", min=1, max=86_400),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small load, in seconds; floors do not apply.")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Audit and verify the logs that were written.")] = True,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Keep the logs here, one folder each; on a real disk.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Measure the whole stack: real programs, clients in processes of their own, over HTTP.
+
+    Exit status 1 if a figure is below its floor, or a log is not in order.
+
+    Examples: muster bench pipeline --log sqlite --json
+
+    muster bench pipeline --part lives --seconds 600
+    """
+    for name in part or ():
+        if name not in parts.PARTS:
+            raise Failure(f"--part {name!r}: there are {', '.join(parts.PARTS)}", USAGE)
+    if log not in stack.STARTS:
+        raise Failure(f"--log {log!r}: there are {', '.join(stack.STARTS)}", USAGE)
+    if data is not None and data.exists() and any(data.iterdir()):
+        raise Failure(f"--data {data}: there is something in it; name a new folder", USAGE)
+    size = parts.QUICK if quick else parts.FULL
+    if seconds is not None:
+        size = msgspec.structs.replace(size, bound_s=seconds, lives_s=seconds, beside_s=seconds)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=None if data is None else data.parent) as scratch:
+        bench = parts.Bench(size, stack.STARTS[log], (data or Path(scratch)).absolute(), _say, check)
+        found = report.results(log, quick, list(bench.run(part or list(parts.PARTS))))
+    if json:
+        print_json(found)
+    else:
+        for each in found.parts:
+            _print_part(each)
+    if not found.holds:
+        raise Failure("a figure is below its floor, or a log is not in order", FOUND)
+    return 0
+
+
 def _say(what: str) -> None:
     if errors.is_terminal:
         errors.print(what, style="dim", highlight=False)
@@ -76,25 +129,31 @@ def _keep(folder: Path, records: list[bytes]) -> None:
 def _print(found: figures.Results) -> None:
     rows = []
     for figure in found.figures:
-        floor = "" if figure.floor is None else f"{'≥' if figure.better == 'higher' else '≤'} {figure.floor:,g}"
-        holds = "" if figure.holds is None else "yes" if figure.holds else "NO"
-        digits = 0 if figure.value >= 1000 else 2
-        rows.append((figure.name, f"{figure.value:,.{digits}f} {figure.unit}".strip(), floor, holds, figure.limit))
+        rows.append((figure.name, *_value(figure.value, figure.unit, figure.better, figure.floor, figure.holds), figure.limit))
     print_table(("figure", "median", "floor", "holds", "limited by"), rows)
-    if found.checks:
-        print_table(
-            ("log", "check", "entries", "holds", "seconds"),
-            [
-                (
-                    check.log,
-                    check.check,
-                    f"{check.entries:,}",
-                    _verdict(check),
-                    f"{check.took_s:.1f}",
-                )
-                for check in found.checks
-            ],
-        )
+    _print_checks(found.checks)
+
+
+def _print_part(found: report.Part) -> None:
+    print(f"{found.name}: {found.what}")
+    rows = [(each.name, *_value(each.value, each.unit, each.better, each.floor, each.holds)) for each in found.figures]
+    print_table(("figure", "value", "floor", "holds"), rows)
+    print(f"limited by: {found.limit}")
+    _print_checks(found.checks)
+    print()
+
+
+def _value(value: float, unit: str, better: str, floor: float | None, holds: bool | None) -> tuple[str, str, str]:
+    """A figure, its floor, and whether it holds, as they are printed."""
+    digits = 0 if value >= 1000 else 2
+    bound = "" if floor is None else f"{'≥' if better == 'higher' else '≤'} {floor:,g}"
+    return f"{value:,.{digits}f} {unit}".strip(), bound, "" if holds is None else "yes" if holds else "NO"
+
+
+def _print_checks(checks: Sequence[figures.Check]) -> None:
+    if checks:
+        rows = [(each.log, each.check, f"{each.entries:,}", _verdict(each), f"{each.took_s:.1f}") for each in checks]
+        print_table(("log", "check", "entries", "holds", "seconds"), rows)
 
 
 def _verdict(judged: figures.Check) -> str:

@@ -1,6 +1,5 @@
 """`muster convert FILE`: the Muster job that a file would be submitted as. Submits nothing and needs no scheduler."""
 
-import getpass
 import itertools
 import os
 import platform
@@ -12,11 +11,12 @@ from typing import Annotated
 import typer
 
 from muster.cli.output import FOUND, UNREADABLE, USAGE, Failure, errors
+from muster.cli.who import user_here
 from muster.doors import DoorError, Origin, open_file
 from muster.doors.muster_file import job_document
-from muster.doors.origin import is_name, slug
-from muster.doors.values import BYTES_MAX
+from muster.doors.origin import is_name
 from muster.doors.writing import as_json, as_yaml
+from muster.reading.values import BYTES_MAX
 
 app = typer.Typer(add_completion=False)
 
@@ -65,10 +65,7 @@ def convert(
 
 def submitter() -> str:
     """Who runs this, as the name of a user."""
-    try:
-        name = slug(getpass.getuser())
-    except (KeyError, OSError):
-        name = ""
+    name = user_here()
     return name if is_name(name) else "user"
 
 

@@ -1,8 +1,8 @@
 """The gateway as commands speak to it: its routes as functions, its answers as the types that it shows.
 
 Where it is stands in MUSTER_GATEWAY (else http://127.0.0.1:8470), the token in MUSTER_TOKEN or in the file that
-MUSTER_TOKEN_FILE names (else `token` in Muster's configuration folder). What is safe to repeat is repeated while the gateway
-is away or has too much to do; a submission too, because it carries its id: it is never taken twice.
+MUSTER_TOKEN_FILE names (else the running job's own, else `token` in Muster's configuration folder). What is safe to repeat is
+repeated while the gateway is away or has too much to do; a submission too, because it carries its id: it is never taken twice.
 """
 
 import os
@@ -18,9 +18,10 @@ import msgspec
 import platformdirs
 import typer
 
+from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
-from muster.gateway.shown import CellShown, JobList, JobRow, JobShown, NodeList, NodeShown
+from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown
 
 if TYPE_CHECKING:
     from muster.engine.explain import Explanation
@@ -41,6 +42,7 @@ ANSWER_S = 60.0
 BATCH = 200
 BATCH_BYTES = 4 * 1024 * 1024
 PAGE = 10_000
+IDS = 500
 
 Where = Annotated[
     str,
@@ -93,7 +95,7 @@ class Gateway:
         """`patience_s`: so long what may be repeated is repeated."""
         self.url = (url or os.environ.get("MUSTER_GATEWAY") or USUAL).rstrip("/")
         self.patience_s = patience_s
-        token = find_token() if token is None else token
+        token = find_token(self.url) if token is None else token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             local = urlsplit(self.url).hostname in LOCAL
@@ -117,7 +119,7 @@ class Gateway:
         return self._get("/state", CellShown)
 
     def jobs(self, at: int = 0, **filters: str) -> JobList:
-        """Every job that fits `state`, `user`, `queue` and `name`, where these are not empty."""
+        """Every job that fits `id`, `state`, `user`, `queue` and `name`, where these are not empty."""
         rows: list[JobRow] = []
         wanted = {name: value for name, value in filters.items() if value}
         while True:
@@ -127,6 +129,27 @@ class Gateway:
             if not page.more or not page.jobs:
                 return JobList(cycle=page.cycle, at_us=page.at_us, jobs=tuple(rows), more=False)
             at = at or page.cycle
+
+    def elements(self, over: bool = False, **filters: str) -> ElementList:
+        """Every job that fits `id` (ids with commas), `user`, `queue` and `name`, with its instances; those over if asked."""
+        lines: list[JobLine] = []
+        wanted = {name: value for name, value in filters.items() if value} | {"over": str(over).lower()}
+        at = 0
+        while True:
+            after = {"after": lines[-1].job.job} if lines else {}
+            page = self._get("/elements", ElementList, {**wanted, **_at(at), **after})
+            lines.extend(page.jobs)
+            if not page.more or not page.jobs:
+                return ElementList(cycle=page.cycle, at_us=page.at_us, jobs=tuple(lines), more=False)
+            at = at or page.cycle
+
+    def some(self, jobs: Sequence[str]) -> dict[str, JobRow]:
+        """These jobs, by id; those that are not known are left out."""
+        found: dict[str, JobRow] = {}
+        for first in range(0, len(jobs), IDS):
+            page = self._get("/jobs", JobList, {"id": ",".join(jobs[first : first + IDS]), "limit": IDS})
+            found.update({row.job: row for row in page.jobs})
+        return found
 
     def job(self, job: str, at: int = 0) -> JobShown:
         """One job, by its id."""
@@ -276,8 +299,8 @@ class Gateway:
         raise Failure(sentence, REFUSED if response.status_code in (401, 403) else USAGE)
 
 
-def find_token() -> str:
-    """The token of this user; empty where there is none.
+def find_token(url: str) -> str:
+    """The token of this user, or of the job in which this runs, for the gateway there; empty where there is none.
 
     Raises:
         Failure: the file that MUSTER_TOKEN_FILE names cannot be read.
@@ -285,6 +308,9 @@ def find_token() -> str:
     if token := os.environ.get("MUSTER_TOKEN"):
         return token.strip()
     named = os.environ.get("MUSTER_TOKEN_FILE")
+    job = credentials.read() if not named else None
+    if job is not None and job.gateway.rstrip("/") == url:
+        return job.token
     path = Path(named) if named else platformdirs.user_config_path("muster") / "token"
     try:
         return path.read_text().strip()

@@ -1,9 +1,7 @@
 """`muster submit FILE ... | -- COMMAND`: hands jobs in, and waits for them where asked."""
 
-import getpass
 import json as json_text
 import os
-import secrets
 import socket
 import sys
 import time
@@ -20,12 +18,13 @@ from muster.cli import submit_flags as flags
 from muster.cli.gateway_client import Gateway, Submission, Where, new_id
 from muster.cli.output import UNREADABLE, USAGE, Failure, Json, errors, print_json
 from muster.cli.waiting import follow, recorded, wait
+from muster.cli.who import user_here
 from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
 from muster.doors.muster_file import job_document, read_job_file
 from muster.doors.origin import slug
-from muster.doors.values import read_documents
-from muster.events.jobs import JobRun, JobSubmitted
+from muster.events.jobs import JobSubmitted
+from muster.reading.values import read_documents
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
 COMMAND_LINE = "command line"
@@ -218,13 +217,9 @@ def read_jobs(files: list[str], said: Mapping[str, Any], images: Path | None) ->
 
 def here() -> Origin:
     """Who submits, where, and with which variables."""
-    try:
-        user = slug(getpass.getuser())
-    except (KeyError, OSError):
-        user = ""
     return Origin(
         new_id=new_id,
-        user=user or "nobody",
+        user=user_here() or "nobody",
         submitted_us=time.time_ns() // 1000,
         directory=os.getcwd(),
         host=socket.gethostname(),
@@ -306,7 +301,7 @@ def _images(path: Path, named: Path | None) -> Images | None:
 
 
 def completed(job: JobSubmitted, known: list[Images] | None = None) -> JobSubmitted:
-    """The job as it is submitted: with the command that stands for its image, and a secret for the steps of a Slurm job.
+    """The job as it is submitted: with the command that stands for its image.
 
     An image without a command stays: a node with a container runtime can run it.
     """
@@ -317,14 +312,7 @@ def completed(job: JobSubmitted, known: list[Images] | None = None) -> JobSubmit
                 run = msgspec.structs.replace(run, command=images.command(run), image="", directory=run.directory or os.getcwd())
             except NoCommand as error:
                 raise Failure(f"{job.name}: {error}") from None
-    tasks = sum(group.count for group in job.request.groups)
-    if run.environment.get("MUSTER_DOOR") == "slurm" and tasks > 1:
-        run = _with(run, "MUSTER_STEP_SECRET", secrets.token_hex(16))
     return job if run is job.run else msgspec.structs.replace(job, run=run)
-
-
-def _with(run: JobRun, name: str, value: str) -> JobRun:
-    return msgspec.structs.replace(run, environment={**run.environment, name: value})
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:

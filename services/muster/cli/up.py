@@ -40,6 +40,10 @@ def up(
     stop_tasks: Annotated[
         bool, typer.Option("--stop-tasks", help="At the end stop what runs; its jobs run again after the next start.")
     ] = False,
+    snapshot_every: Annotated[
+        int,
+        typer.Option("--snapshot-every", metavar="CYCLES", help="Snapshot so often; a start reads what came after.", min=1),
+    ] = places.SNAPSHOT_EVERY,
 ) -> int:
     """Run scheduler, gateway and agents until stopped (Ctrl-C, SIGTERM). Started again, it goes on where it was.
 
@@ -71,6 +75,7 @@ def up(
         queues=tuple(queue or ()),
         tokens=tokens,
         stop_tasks=stop_tasks,
+        snapshot_every=snapshot_every,
     )
     try:
         lock = wait_for_lock(options, _say) if wait else Lock(options)
@@ -79,6 +84,8 @@ def up(
     try:
         _say(f"the log is in {options.data}" + (f"; nodes: {', '.join(names)}" if names else ""))
         asyncio.run(Parent(options, _say).run())
+    except OSError as error:
+        raise Failure(f"the folder {options.data} cannot be used: {error.strerror or error}", USAGE) from None
     finally:
         lock.close()
     return OK

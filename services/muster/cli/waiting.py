@@ -4,6 +4,8 @@ import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -14,6 +16,8 @@ from muster.gateway.shown import JobRow, JobShown
 
 LOOK_S = 0.05
 LOOK_MAX_S = 1.0
+Answer = TypeVar("Answer")
+
 AWAY_S = 120.0
 """So long a gateway may be away in the middle of waiting."""
 
@@ -46,8 +50,8 @@ def wait(gateway: Gateway, jobs: list[str]) -> int:
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         shown = progress.add_task(f"{len(jobs)} jobs", total=None)
         while left:
-            for job in list(left):
-                states[job] = row = look(gateway, job).job
+            for job, row in _some(gateway, list(left)).items():
+                states[job] = row
                 if row.state in TERMINAL:
                     del left[job]
             counts = Counter(row.state for row in states.values())
@@ -86,10 +90,27 @@ def follow(gateway: Gateway, job: str) -> int:
 
 def look(gateway: Gateway, job: str) -> JobShown:
     """The job, even if the gateway is away for a while."""
+    return _patiently(lambda: gateway.job(job))
+
+
+def _some(gateway: Gateway, jobs: list[str]) -> dict[str, JobRow]:
+    """Rows of these jobs, asked for in one request.
+
+    Raises:
+        Failure: one is not known any more.
+    """
+    rows = _patiently(lambda: gateway.some(jobs))
+    for job in jobs:
+        if job not in rows:
+            rows[job] = look(gateway, job).job  # says why not
+    return rows
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
     until = time.monotonic() + AWAY_S
     while True:
         try:
-            return gateway.job(job)
+            return ask()
         except Unavailable:
             if time.monotonic() > until:
                 raise

@@ -5,7 +5,7 @@ from muster.doors.kubernetes import read_manifests
 from muster.doors.muster_file import read_job_file
 from muster.doors.origin import Notices, Opened, Origin
 from muster.doors.slurm import is_script, read_script
-from muster.doors.values import BYTES_MAX, Value, decoded, read_documents
+from muster.reading.values import BYTES_MAX, Value, decoded, read_documents
 
 
 def open_file(data: bytes, file: str, origin: Origin) -> Opened:

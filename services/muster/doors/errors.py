@@ -2,19 +2,11 @@
 
 import msgspec
 
-QUOTED_MAX = 120
-KEY_MAX = 160
+from muster.reading.errors import KEY_MAX, FileError, quoted
 
+__all__ = ["KEY_MAX", "DoorError", "Notice", "quoted"]
 
-class DoorError(Exception):
-    """The file is wrong: `FILE:LINE: KEY ...`, one sentence that says what would be right."""
-
-    def __init__(self, file: str, line: int, key: str, sentence: str) -> None:
-        self.file = file
-        self.line = line
-        self.key = key if len(key) <= KEY_MAX else "..." + key[-KEY_MAX:]
-        super().__init__(f"{file}:{line}: {self.key} {sentence}")
-        self.sentence = sentence
+DoorError = FileError
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +19,3 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.key} {self.sentence}"
-
-
-def quoted(text: object) -> str:
-    """A value as a sentence quotes it: never longer than a line, and without control characters."""
-    shown = repr(text)
-    return shown if len(shown) <= QUOTED_MAX else shown[: QUOTED_MAX - 3] + "..."

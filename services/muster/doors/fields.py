@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from muster.doors.quantities import read_cpu, read_memory, read_share, read_span
-from muster.doors.values import Value
 from muster.events.base import GROUPS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
+from muster.reading.values import Value
 
 OPS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -196,6 +196,10 @@ def _write_span(micros: int) -> int | str:
     return seconds
 
 
+def _directory(value: Value) -> str:
+    return "" if value.data is None else value.string()
+
+
 def _field(
     key: str,
     part: type[msgspec.Struct],
@@ -312,7 +316,16 @@ RUN_FIELDS = (
     ),
     _field("image", JobRun, "image", "text", "The container image.", Value.string),
     _field("environment", JobRun, "environment", "mapping", "Variables for each task.", _environment, dict),
-    _field("directory", JobRun, "directory", "path", "Where each task starts.", Value.string),
+    _field(
+        "directory",
+        JobRun,
+        "directory",
+        "path or null",
+        "Where each task starts. A relative path begins where the job is submitted; null is a folder of the task's own, which is "
+        "empty and goes with it.",
+        _directory,
+        default="where it is submitted; with an image, the image's",
+    ),
     _field(
         "output",
         JobRun,

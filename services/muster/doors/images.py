@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from muster.doors.errors import DoorError, quoted
-from muster.doors.values import decoded
 from muster.events.jobs import JobRun
+from muster.reading.values import decoded
 
 PATTERNS_MAX = 1000
 ENTRYPOINT = "MUSTER_ENTRYPOINT"

@@ -11,9 +11,9 @@ from typing import Any
 from muster.doors.kubernetes_pod import PodRun, read_pod
 from muster.doors.names import DOOR
 from muster.doors.origin import Notices, Origin, is_name, submission
-from muster.doors.values import Value
 from muster.events.base import TASKS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.reading.values import Value
 
 DOCUMENTS_MAX = 1000
 BACKOFF_USUAL = 6

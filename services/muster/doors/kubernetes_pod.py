@@ -9,9 +9,9 @@ from typing import Any
 
 from muster.doors.origin import Notices
 from muster.doors.quantities import kubernetes_count, kubernetes_cpu, kubernetes_memory
-from muster.doors.values import Value
 from muster.events.base import ENVIRONMENT_MAX_BYTES
 from muster.events.jobs import Requirement, Toleration
+from muster.reading.values import Value
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 GRACE_USUAL_S = 30

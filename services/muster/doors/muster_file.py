@@ -4,6 +4,7 @@ The fields stand in `muster.doors.fields` and in `docs/job-file.md`. Nothing in 
 an error. `job_document` is the way back, and what it makes is read as the same job.
 """
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from muster.doors.fields import (
@@ -17,8 +18,8 @@ from muster.doors.fields import (
     Field,
 )
 from muster.doors.origin import Origin, is_name, submission
-from muster.doors.values import Value
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.reading.values import Value
 
 JOBS_MAX = 10_000
 
@@ -46,7 +47,12 @@ def job_document(job: JobSubmitted) -> dict[str, Any]:
         document |= _written_group(groups[0])
     else:
         document["groups"] = [{"name": group.name} | _written_group(group) for group in groups]
-    return document | _written(RUN_FIELDS, job.run)
+    document |= _written(RUN_FIELDS, job.run)
+    if not job.run.directory:
+        del document["directory"]
+        if not job.run.image:
+            document["directory"] = None
+    return document
 
 
 def _job(entry: Value, origin: Origin) -> JobSubmitted:
@@ -74,8 +80,15 @@ def _job(entry: Value, origin: Origin) -> JobSubmitted:
     said = {"job": origin.new_id(), "user": origin.user, "queue": origin.queue, "submitted_us": origin.submitted_us}
     said |= _read(JOB_FIELDS, fields)
     said["request"] = JobRequest(groups=groups, **_read(REQUEST_FIELDS, fields))
-    said["run"] = JobRun(**_read(RUN_FIELDS, fields))
+    run = _read(RUN_FIELDS, fields)
+    said["run"] = JobRun(**run | {"directory": _directory(run, origin)})
     return submission(said, entry.file, entry.line, entry.key)
+
+
+def _directory(run: dict[str, Any], origin: Origin) -> str:
+    """Where it starts: from where it is submitted, unless an image says that or it is to be a folder of its own."""
+    said: str = run.get("directory", "" if run.get("image") else ".")
+    return str(PurePosixPath(origin.directory, said)) if said and origin.directory else said if "directory" in run else ""
 
 
 def _group(item: Value, fields: dict[str, Value], named: bool) -> GroupRequest:

@@ -4,7 +4,7 @@ Pure: from what stands in the job's environment and where the task stands, to na
 are truer than what it would say of any job.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from muster.doors.arrays import BadArray, read_array
 
@@ -30,8 +30,13 @@ def door_names(environment: Mapping[str, str], rank: int, instance: int, array: 
 
 def element_index(environment: Mapping[str, str], instance: int) -> int:
     """The index that a script's `--array` gives to an element; the element's own number where it gives none."""
-    try:
-        indices, _ = read_array(environment[ARRAY])
-    except (KeyError, BadArray):
-        return instance
+    indices = element_indices(environment)
     return indices[instance] if instance < len(indices) else instance
+
+
+def element_indices(environment: Mapping[str, str]) -> Sequence[int]:
+    """The indices that a script's `--array` gives to the elements; empty where it gives none."""
+    try:
+        return read_array(environment[ARRAY])[0]
+    except (KeyError, BadArray):
+        return ()

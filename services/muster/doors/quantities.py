@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
-from muster.doors.values import Value
+from muster.reading.values import Value
 
 _UNITS = {
     "Ki": Fraction(1024),

@@ -43,21 +43,15 @@ class BestFit:
         ledger = self.ledger
         if ledger.dirty:
             ledger.look()
-        cpu_at = ledger.cpu_at
         shape = candidates.shape
+        walk = self._one_whole if shape.gpus else self._one_share if shape.share else self._one_bare
+        excluded |= candidates.vain
         for _, tier in candidates.tiers:
-            live = tier & cpu_at[shape.cpu_level] if shape.cpu_level else tier
-            if candidates.vain:
-                live &= ~candidates.vain
+            live = tier & ledger.cpu_at[shape.cpu_level] if shape.cpu_level else tier
             if excluded:
                 live &= ~excluded
             if live:
-                if shape.gpus:
-                    spot = self._one_whole(candidates, shape, live)
-                elif shape.share:
-                    spot = self._one_share(candidates, shape, live)
-                else:
-                    spot = self._one_bare(candidates, shape, live)
+                spot = walk(candidates, shape, live)
                 if spot is not None:
                     return spot
         return None

@@ -63,10 +63,9 @@ class CandidateCache:
                 self._by_shape.clear()
             found = self._by_shape[shape.key] = Candidates(shape)
         ledger = self.ledger
-        altered = ledger.altered_base + len(ledger.altered)
-        if found.altered != altered:
-            self._repair(found, altered)
-        freed = ledger.freed_upto() if ledger.released else ledger.freed_base + len(ledger.freed)
+        if found.altered != ledger.altered_upto:
+            self._repair(found, ledger.altered_upto)
+        freed = ledger.freed_upto() if ledger.released else ledger.noted
         if found.freed != freed:
             if found.vain:
                 found.vain &= ~ledger.freed_since(found.freed)

@@ -9,25 +9,23 @@ from muster.events.decisions import PassStopped
 class Emitter:
     """The decisions of one cycle."""
 
-    __slots__ = ("decisions", "full", "left", "places_left", "state")
+    __slots__ = ("_most", "decisions", "full", "places_left", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.decisions: list[Event] = []
-        self.left = state.policy.decisions_max - 1
-        """So many more decisions, and `PassStopped`, fit into the cycle."""
+        self._most = state.policy.decisions_max - 1
+        """So many decisions, and `PassStopped`, fit into the cycle."""
         self.places_left = state.policy.placements_max
         self.full = False
         """The cycle holds no more: what is left to decide is decided in the next one."""
 
     def emit(self, decision: Event) -> None:
         """Decide this."""
-        state = self.state
-        HANDLERS[type(decision)](state, decision)
-        state.index += 1
-        self.decisions.append(decision)
-        self.left -= 1
-        if self.left <= 0:
+        HANDLERS[type(decision)](self.state, decision)
+        decisions = self.decisions
+        decisions.append(decision)
+        if len(decisions) >= self._most:
             self.full = True
 
     def room_for(self, places: int, decisions: int = 1) -> bool:
@@ -35,7 +33,7 @@ class Emitter:
 
         If not, it is full; unless they would fit into none, which the next cycle cannot mend.
         """
-        if places <= self.places_left and decisions <= self.left:
+        if places <= self.places_left and len(self.decisions) + decisions <= self._most:
             return True
         policy = self.state.policy
         if places > policy.placements_max or decisions > policy.decisions_max - 1:

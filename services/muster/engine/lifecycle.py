@@ -27,18 +27,20 @@ def next_decision(state: State, instance: Instance) -> Event | None:
     attempt = instance.attempt
     if attempt is None:
         return _waiting(state, instance)
-    if attempt.phase == "stop":
+    phase = attempt.phase
+    if phase == "stop":
         return None if attempt.held else _ended(state, attempt, attempt.stop_reason, attempt.stop_node, attempt.stop_code)
     if instance.cancelling:
         return _leave(state, attempt, "cancelled", "", 0)
-    if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
-        if attempt.fault is None or attempt.fault.reason == "member-failed":  # it ran, whatever came of it
+    fault = attempt.fault
+    if phase == "prepare" and attempt.ready == len(attempt.tasks):
+        if fault is None or fault.reason == "member-failed":  # it ran, whatever came of it
             return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
-    if attempt.fault is not None:
-        if attempt.fault.lost and attempt.phase == "run" and succeeded(attempt):
+    if fault is not None:
+        if fault.lost and phase == "run" and succeeded(attempt):
             return _leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
-        return _faulty(state, attempt, attempt.fault)
-    if attempt.phase == "prepare":
+        return _faulty(state, attempt, fault)
+    if phase == "prepare":
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
         return _leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)

@@ -36,11 +36,11 @@ class NodeIndex:
         for node in ledger.nodes:
             if node is not None:
                 self._add(node)
-        self.position = ledger.altered_upto()
+        self.position = ledger.altered_upto
 
     def refresh(self) -> None:
         """Take in the rows that were altered since."""
-        upto = self.ledger.altered_upto()
+        upto = self.ledger.altered_upto
         if upto == self.position:
             return
         rows = self.ledger.altered_since(self.position)

@@ -112,7 +112,7 @@ class Pass:
             left = self._ask(who, first)
             if self.again:
                 return
-            now = turns[0][:3]
+            now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
                 heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
@@ -121,7 +121,7 @@ class Pass:
             if self.preempted and passed:
                 for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
                     head = waiting.head()
-                    if head is not None and (-waiting.priority, 1, head.place) > now:
+                    if head is not None and (-waiting.priority, 1, head.place) > now[:3]:
                         turns.append((-waiting.priority, 1, head.place, number, waiting))
                 heapq.heapify(turns)
                 passed = []
@@ -155,7 +155,7 @@ class Pass:
                 plan.lift(nomination)
                 places = self.placer.find(job)
         if places is not None:
-            return self._bind(instance, places)
+            return self._bind(instance, places, nomination)
         waiting.memo = None
         outranked = self._outranked(job)
         if outranked:
@@ -163,7 +163,7 @@ class Pass:
                 places = self.placer.find(job)
                 taken = self._conflicts(job, places, (), outranked) if places is not None else []
             if places is not None:
-                return self._bind(instance, places, taken)
+                return self._bind(instance, places, nomination, taken)
         if nomination is not None:
             return self._still_nominated(waiting, nomination)
         if self._preempt(instance, outranked):
@@ -174,13 +174,18 @@ class Pass:
 
     # Binding
 
-    def _bind(self, instance: Instance, places: tuple[Placement, ...], taken: Sequence[Nomination] = ()) -> bool:
-        job, index = key = instance.key
+    def _bind(
+        self,
+        instance: Instance,
+        places: tuple[Placement, ...],
+        nomination: Nomination | None,
+        taken: Sequence[Nomination] = (),
+    ) -> bool:
         emitter = self.emitter
-        nomination = self.state.nominations.get(key) if self.state.nominations else None
-        nominated = nomination is not None
-        if not emitter.room_for(len(places), 1 + nominated + len(taken)):
+        more = len(taken) if nomination is None else len(taken) + 1
+        if not emitter.room_for(len(places), 1 + more):
             return False
+        job, index = instance.key
         if taken:
             self._end_taken(taken, instance.job)
         if nomination is not None:
@@ -301,7 +306,7 @@ class Pass:
             places, victims = found
             taken = self._conflicts(job, places, tuple(victims), outranked)
         if not victims:
-            return self._bind(instance, places, taken)
+            return self._bind(instance, places, None, taken)
         told = [attempt for attempt in victims if attempt.phase != "stop"]
         if not self.emitter.room_for(len(places), len(taken) + 1 + len(told)):
             return False
@@ -337,7 +342,8 @@ class Pass:
     def _worth_searching(self, job: Job) -> bool:
         """Whether anybody could be a victim, or stops anyway."""
         state = self.state
-        if any(queue == job.queue and priority < job.priority for queue, priority in state.running):
+        running = state.pending.running
+        if any(key[0] == job.queue and key[1] < job.priority and each.count for key, each in running.items()):
             return True
         return bool(state.stopping)
 

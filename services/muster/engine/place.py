@@ -74,7 +74,7 @@ class Placer:
         excluded = self.excluded(job.avoid) if job.avoid else 0
         if gang.single:
             spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
-            return None if spot is None else (Placement(0, spot[0], spot[1]),)
+            return None if spot is None else (Placement(0, *spot),)
         return self._gang(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
 
     def refill(self, instance: Instance, lost: Sequence[Sequence[int]]) -> tuple[Placement, ...] | None:

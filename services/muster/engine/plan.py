@@ -56,7 +56,7 @@ class Plan:
         """As if a task of this shape stood on each of these spots."""
         ledger = self.state.ledger
         for row, devices in spots:
-            task = Task(attempt, 0, 0, shape, ledger.node(row), devices)
+            task = Task(attempt, 0, 0, shape, ledger.node(row), devices, 0)
             ledger.hold(task)
             self._steps.append(lambda task=task: ledger.release(task))  # type: ignore[misc]
 

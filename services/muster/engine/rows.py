@@ -68,7 +68,7 @@ class Rows:
         size = len(view.cpu_free)
         if not isinstance(kept, _Totals) or len(kept.rows) != size:
             kept = candidates.memo = _Totals(size)
-        altered, touched = ledger.altered_upto(), ledger.touched_upto()
+        altered, touched = ledger.altered_upto, ledger.touched_upto()
         moved = ledger.touched_since(kept.touched) if kept.touched >= 0 else None
         if moved is None or kept.altered != altered:
             changed = np.arange(len(ledger.nodes), dtype=np.int64)

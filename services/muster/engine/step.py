@@ -12,9 +12,11 @@ Each decision is folded in before the next is made. What does not fit into the c
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from muster.cluster.check import broken, check
 from muster.cluster.evolve import apply, begin_cycle, evolve_all
+from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.engine import lifecycle, liveness
 from muster.engine.emit import Emitter
@@ -78,7 +80,8 @@ class Engine:
             before = len(emitter.decisions)
             self._due(emitter)
             self._settle(emitter)
-            check(len(emitter.decisions) > before, f"{state.timers.due(state.at_us)} is due, and there is nothing to decide")
+            names = [key for key, _ in state.timers.due(state.at_us)]
+            check(len(emitter.decisions) > before, f"{names} is due, and there is nothing to decide")
         if not emitter.full:
             Pass(state, self._placer_for(state.policy), emitter).run()
         emitter.close()
@@ -100,18 +103,18 @@ class Engine:
         """Decide about every deadline that has come."""
         state = self.state
         due = state.timers.due(state.at_us)
-        over = [name for what, name, _ in due if what == "forget"]
+        over = [name for (what, name, _), _ in due if what == "forget"]
         if over and not emitter.full:
             emitter.emit(JobsForgotten(jobs=tuple(over)))
-        for what, name, number in due:
+        for (what, name, number), owner in due:
             if emitter.full:
                 return
             decision: Event | None = None
             if what == "node":
-                node = state.ledger.nodes[number] if number < len(state.ledger.nodes) else None
-                decision = liveness.due(state, node) if node is not None and node.name == name else None
+                node: Node = owner
+                decision = liveness.due(state, node) if state.ledger.nodes[number] is node else None
             elif what == "attempt":
-                decision = lifecycle.overdue(state, state.jobs[name].instances[number])
+                decision = lifecycle.overdue(state, owner)
             elif what == "nomination" and (name, number) in state.nominations:
                 decision = NominationEnded(job=name, instance=number, reason="deadline")
             if decision is not None:
@@ -120,15 +123,14 @@ class Engine:
     def _settle(self, emitter: Emitter) -> None:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
-        jobs = state.jobs
         next_decision = lifecycle.next_decision
         while state.todo and not emitter.full:
-            for job, index in sorted(state.todo):
+            for instance in sorted(state.todo, key=_key):
                 if emitter.full:
                     return
-                decision = next_decision(state, jobs[job].instances[index])
+                decision = next_decision(state, instance)
                 if decision is None:
-                    broken(f"{job}/{index} is to be decided about, and there is nothing to decide")
+                    broken(f"{instance.key} is to be decided about, and there is nothing to decide")
                 emitter.emit(decision)
 
     def _placer_for(self, policy: Policy) -> Placer:
@@ -138,6 +140,9 @@ class Engine:
             for waiting in self.state.pending.classes.values():
                 waiting.memo = None
         return self._placer
+
+
+_key = attrgetter("key")
 
 
 def _is_due(state: State) -> bool:

@@ -51,7 +51,7 @@ class View:
     def sync(self) -> None:
         """Copy what changed since the last time. Cost: the rows that changed."""
         ledger = self.state.ledger
-        altered, touched = ledger.altered_upto(), ledger.touched_upto()
+        altered, touched = ledger.altered_upto, ledger.touched_upto()
         if altered == self._altered and touched == self._touched:
             return
         fixed = ledger.altered_since(self._altered) if self._altered >= 0 else None

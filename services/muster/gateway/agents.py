@@ -12,7 +12,7 @@ from muster.cluster.state import State
 from muster.events.codec import Malformed, decode_report
 from muster.events.levels import NodeReport
 from muster.gateway.context import Gateway, answered, of
-from muster.gateway.described import TakingBytes, returns, taking
+from muster.gateway.described import TakingBytes, nothing, returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.problems import Refused, malformed
 
@@ -48,15 +48,19 @@ async def take(gateway: Gateway, who: Caller, name: str, body: bytes) -> bytes:
         raise malformed(error) from None
     if said.node != name:
         raise Refused(422, f"node: the report is of {said.node!r}, and came as one of {name[:64]!r}", field="node")
-    await gateway.live.read(lambda state: _claim(gateway, state, said))
-    gateway.heard[name] = (said.uid, time.monotonic())
+    now = time.monotonic()
+    books = gateway.live.books
+    uid, heard = gateway.heard.get(name, ("", 0.0))
+    if books.lives.get(name, ("", ""))[0] != said.uid or (uid != said.uid and now - heard < REFUSE_S):
+        await gateway.live.read(lambda state: _claim(gateway, state, said))
+    gateway.heard[name] = (said.uid, now)
     await gateway.intake.report(body, name)
-    return msgspec.json.encode(await gateway.live.read(lambda state: _report_answer(gateway, state, said)))
+    return _report_answer(gateway, said)
 
 
 @get(
     "/nodes/{name:str}/assignment",
-    responses=returns(AgentAssignment, 200, 404, 409),
+    responses=returns(AgentAssignment, 200, 404, 409, 503) | {204: nothing("Nothing new in the time")},
     summary="Wait for a node's assignment",
 )
 async def assignment(
@@ -115,17 +119,19 @@ def _claim(gateway: Gateway, state: State, said: NodeReport) -> None:
     raise Refused(409, detail, field="node")
 
 
-def _report_answer(gateway: Gateway, state: State, said: NodeReport) -> ReportAnswer:
-    node = state.node(said.node)
-    left_us = state.lease_until_us - gateway.live.now_us()
+def _report_answer(gateway: Gateway, said: NodeReport) -> bytes:
+    """The answer to a report, as of the last admitted cycle."""
+    books = gateway.live.books
     rival, when = gateway.contested.get(said.node, ("", 0.0))
     warning = ""
     if rival and rival != said.uid and time.monotonic() - when < CONTESTED_S:
         warning = f"another agent, with uid {rival}, claims the name {said.node} and was refused"
-    return ReportAnswer(
-        lease_us=max(state.policy.lease_us, left_us),
-        known=node is not None and node.uid == said.uid and node.boot == said.boot,
-        warning=warning,
+    return msgspec.json.encode(
+        ReportAnswer(
+            lease_us=max(books.lease_us, books.lease_until_us - gateway.live.now_us()),
+            known=books.lives.get(said.node) == (said.uid, said.boot),
+            warning=warning,
+        )
     )
 
 

@@ -15,6 +15,7 @@ from muster.gateway.context import Gateway
 from muster.gateway.described import Document
 from muster.gateway.direct import Direct
 from muster.gateway.guard import Guard
+from muster.gateway.job_tokens import JobTokens, Secrets
 from muster.gateway.tokens import Tokens
 
 DESCRIPTION = """Jobs, nodes, queues and the log of one cell. What is answered with 202 is durable. Every read takes `at`, the
@@ -54,9 +55,10 @@ def litestar(gateway: Gateway | None) -> Litestar:
     )
 
 
-def application(gateway: Gateway, tokens: Tokens, required: bool) -> ASGIApp:
+def application(gateway: Gateway, tokens: Tokens, required: bool, secrets: Secrets) -> ASGIApp:
     """The application as it is served. `required`: whether every request needs a token."""
-    return Guard(litestar(gateway), Direct(gateway), tokens, required)
+    of_job = JobTokens(gateway.live, tokens, secrets).find
+    return Guard(litestar(gateway), Direct(gateway), tokens, required, of_job)
 
 
 def _quiet(config: AppConfig) -> AppConfig:

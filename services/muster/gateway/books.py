@@ -23,9 +23,10 @@ from muster.events.decisions import (
     StopOrdered,
 )
 from muster.events.jobs import JobSubmitted
-from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing
+from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing, TaskReady
 from muster.events.operations import InputRefused, NodeFenced
 from muster.events.record import Cycle
+from muster.gateway.counts import QueueCounts
 
 REFUSED_MAX: Final = 10_000
 
@@ -69,6 +70,11 @@ class Books:
         """By the id that the message was about, the oldest first."""
         self.open: dict[str, int] = {}
         """How many jobs of a user are not over."""
+        self.lives: dict[str, tuple[str, str]] = {node.name: (node.uid, node.boot) for node in state.nodes if node is not None}
+        """Uid and boot of each node, by name."""
+        self.lease_us = state.policy.lease_us
+        self.lease_until_us = state.lease_until_us
+        self.queues = QueueCounts(state)
         self.touched: dict[tuple[str, int], None] = {}
         """Instances whose attempts this cycle changed."""
         self._open: dict[str, str] = {}
@@ -85,16 +91,19 @@ class Books:
     def fold(self, state: State, cycle: Cycle) -> dict[str, None]:
         """Take a cycle in; `state` is the one after it. Returns the names of nodes whose assignments it changed."""
         self.touched = {}
+        self.lease_us = state.policy.lease_us
+        self.lease_until_us = state.lease_until_us
         dirty: dict[str, None] = {}
         for event in cycle.inputs:
-            self._input(event, cycle.number, dirty)
+            self._input(state, event, cycle.number, dirty)
         for event in cycle.decisions:
             self._decision(state, event, dirty)
         for name in dirty:
             self.changed[name] = cycle.number
+        self.queues.fold(state, cycle)
         return dirty
 
-    def _input(self, event: Event, number: int, dirty: dict[str, None]) -> None:
+    def _input(self, state: State, event: Event, number: int, dirty: dict[str, None]) -> None:
         if isinstance(event, JobSubmitted):
             self._begin(event.job, event.user)
             self.refused.pop(event.job, None)
@@ -102,8 +111,15 @@ class Books:
             places = self._attempt(event)
             if places is not None and (node := places.nodes.get(event.rank)):
                 dirty[node] = None
+        elif isinstance(event, TaskReady):
+            self.touched[event.job, event.instance] = None  # of rank 0 it brings the port where the members meet
         elif isinstance(event, _NODE):
             dirty[event.node] = None
+            now = state.node(event.node)
+            if now is None:
+                self.lives.pop(event.node, None)
+            else:
+                self.lives[event.node] = (now.uid, now.boot)
         elif isinstance(event, InputRefused) and event.id:
             self.refused.pop(event.id, None)
             self.refused[event.id] = Refusal(number, event.reason)
@@ -123,7 +139,8 @@ class Books:
                 dirty[node] = None
         elif isinstance(event, _WHOLE):
             self.touched[event.job, event.instance] = None
-            if (found := self._attempt(event)) is not None:
+            found = self._attempt(event)
+            if found is not None and not (type(event) is InstanceStarted and _runs_already(state, event)):
                 _mark(found.nodes.values(), dirty)
         elif isinstance(event, NodeLost):
             dirty[event.node] = None
@@ -152,6 +169,12 @@ class Books:
             self.open[user] -= 1
             if not self.open[user]:
                 del self.open[user]
+
+
+def _runs_already(state: State, event: InstanceStarted) -> bool:
+    """Whether the attempt is of one task, which was to run since it was bound: its start is no news to its node."""
+    job = state.jobs.get(event.job)
+    return job is not None and job.gang.single
 
 
 def _mark(nodes: Iterable[str], dirty: dict[str, None]) -> None:

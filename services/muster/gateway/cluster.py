@@ -48,27 +48,27 @@ class Extended(msgspec.Struct, frozen=True, kw_only=True):
     until_us: int
 
 
-@get("/nodes", responses=returns(shown.NodeList, 200, 404), summary="List nodes")
+@get("/nodes", responses=returns(shown.NodeList, 200, 404, 503), summary="List nodes")
 async def nodes(request: Any3, at: At = 0) -> Response[bytes]:
     """All nodes, with what is free on each."""
     only(caller(request))
     return answered(await of(request).ask(Question(at=at, what="nodes")))
 
 
-@get("/nodes/{name:str}", responses=returns(shown.NodeShown, 200, 404), summary="Show a node")
+@get("/nodes/{name:str}", responses=returns(shown.NodeShown, 200, 404, 503), summary="Show a node")
 async def node(request: Any3, name: FromPath[str], at: At = 0) -> Response[bytes]:
     """A node with its devices and what it holds."""
     return answered(await of(request).ask(Question(at=at, what="node", key=name, only=only(caller(request)))))
 
 
-@get("/queues", responses=returns(shown.QueueList, 200, 404), summary="List queues")
+@get("/queues", responses=returns(shown.QueueList, 200, 404, 503), summary="List queues")
 async def queues(request: Any3, at: At = 0) -> Response[bytes]:
     """The queues, and how much waits and runs in each."""
     only(caller(request))
     return answered(await of(request).ask(Question(at=at, what="queues")))
 
 
-@get("/state", responses=returns(shown.CellShown, 200, 404), summary="Show the cell")
+@get("/state", responses=returns(shown.CellShown, 200, 404, 503), summary="Show the cell")
 async def state(request: Any3, at: At = 0) -> Response[bytes]:
     """Where the log stands, who leads by which term, and the policy."""
     only(caller(request))

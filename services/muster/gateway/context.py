@@ -11,6 +11,7 @@ from muster.cluster.state import State
 from muster.gateway.guard import Caller, caller
 from muster.gateway.history import History, Question, answer
 from muster.gateway.intake import Intake
+from muster.gateway.job_tokens import Secrets
 from muster.gateway.live import Live
 from muster.gateway.outputs import Outputs
 from muster.gateway.polls import Polls
@@ -25,11 +26,12 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 class Gateway:
     """One cell's gateway, without its HTTP."""
 
-    def __init__(self, live: Live, intake: Intake, history: History) -> None:
+    def __init__(self, live: Live, intake: Intake, history: History, secrets: Secrets | None = None) -> None:
+        """`secrets`: those of attempts; without them no job proves to anybody that it is one."""
         self.live = live
         self.intake = intake
         self.history = history
-        self.polls = Polls(live)
+        self.polls = Polls(live, secrets.of if secrets is not None else None)
         self.outputs = Outputs(self.polls)
         self.heard: dict[str, tuple[str, float]] = {}
         """Uid and monotonic time of the last report taken, by name of the node."""
@@ -53,6 +55,8 @@ class Gateway:
             return await self.history.ask(question)
 
         def look(state: State) -> bytes:
+            if question.what == "queues":
+                return msgspec.json.encode(self.live.books.queues.shown(state))
             found = answer(state, question, self.live.head)
             if isinstance(found, CellShown):
                 found = msgspec.structs.replace(found, behind_us=self.live.behind_us())

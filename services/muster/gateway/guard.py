@@ -5,23 +5,30 @@ away, by the names that it calls us and that it comes from. Elsewhere a request 
 """
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from muster.agent.credentials import PREFIX
 from muster.cluster.jobs import Job
 from muster.gateway import problems
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from muster.gateway.direct import Direct
 
 LOCAL: Final = frozenset(("localhost", "127.0.0.1", "[::1]", "::1"))
 CALLER: Final = "muster.caller"
 BODY_MAX: Final = {"jobs": 256 * 1024, "submissions": 8 * 1024 * 1024, "nodes": 5 * 1024 * 1024}
 """The most bytes of a request's body, by the first part of its path."""
 FAILURES_A_SECOND: Final = 50
-"""More requests with a wrong token are not looked at."""
+"""More requests with a wrong token are told to try again later."""
+
+
+CALLERS_MAX: Final = 100_000
 
 
 class Caller:
@@ -88,18 +95,20 @@ class Caller:
             raise Refused(403, f"this token speaks for {', '.join(self.token.nodes)}, not for {node}")
 
 
-Direct = Callable[[Any, Receive, Send, Caller], Awaitable[bool]]
-
-
 class Guard:
     """An ASGI application around the gateway's."""
 
-    def __init__(self, app: ASGIApp, direct: Direct, tokens: Tokens, required: bool) -> None:
-        """`direct` answers a request itself where it is one of its own."""
+    def __init__(
+        self, app: ASGIApp, direct: "Direct", tokens: Tokens, required: bool, of_job: Callable[[str], Token | None]
+    ) -> None:
+        """`direct` knows the requests that a connection may answer without the application; `of_job` finds the rights of a
+        token of a job.
+        """
         self._app = app
-        self._direct = direct
+        self.direct = direct
         self._tokens = tokens
         self._required = required
+        self._of_job = of_job
         self._local = Caller(None)
         self._callers: dict[str, Caller] = {}
         self._failures: tuple[int, int] = (0, 0)
@@ -110,20 +119,26 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            headers = dict(scope["headers"])
-            caller = self._caller(headers)
-            if not self._required:
-                _check_site(headers)
-            if not caller.take():
-                raise Refused(429, "too many requests with this token; slow down", headers={"Retry-After": "1"})
-            _check_size(scope["path"], headers)
+            caller = self.enter(scope["path"], dict(scope["headers"]))
         except Refused as error:
             await answer(send, error.problem.status, problems.body(error.problem), problems.PROBLEM, error.headers)
             return
-        if await self._direct(scope, receive, send, caller):
-            return
         scope[CALLER] = caller  # type: ignore[typeddict-unknown-key]  # a key of our own
         await self._app(scope, receive, send)
+
+    def enter(self, path: str, headers: dict[bytes, bytes]) -> Caller:
+        """Who sent a request.
+
+        Raises:
+            Refused: it may not be looked at.
+        """
+        caller = self._caller(headers)
+        if not self._required:
+            _check_site(headers)
+        if not caller.take():
+            raise Refused(429, "too many requests with this token; slow down", headers={"Retry-After": "1"})
+        _check_size(path, headers)
+        return caller
 
     def _caller(self, headers: dict[bytes, bytes]) -> Caller:
         sent = headers.get(b"authorization")
@@ -132,16 +147,25 @@ class Guard:
                 raise Refused(401, "a token is needed: Authorization: Bearer TOKEN", headers={"WWW-Authenticate": "Bearer"})
             return self._local
         kind, _, secret = sent.decode("latin-1").partition(" ")
-        second = int(time.monotonic())
-        if self._failures[0] == second and self._failures[1] >= FAILURES_A_SECOND:
-            raise Refused(429, "too many wrong tokens; try again later", headers={"Retry-After": "1"})
-        token = self._tokens.find(secret.strip()) if kind.lower() == "bearer" else None
+        secret = secret.strip() if kind.lower() == "bearer" else ""
+        if secret.startswith(PREFIX):
+            if not self._required:
+                return self._local  # whoever sends none may do everything here
+            token = self._of_job(secret)
+        else:
+            token = self._tokens.find(secret)
         if token is None:
+            second = int(time.monotonic())
             self._failures = (second, self._failures[1] + 1 if self._failures[0] == second else 1)
+            if self._failures[1] > FAILURES_A_SECOND:  # whoever has a token is not kept out by those who have none
+                raise Refused(429, "too many wrong tokens; try again later", headers={"Retry-After": "1"})
             raise Refused(401, "this token is not known here, or was revoked", headers={"WWW-Authenticate": "Bearer"})
-        caller = self._callers.get(token.id)
+        key = token.id if token.created_us else f"{token.id} {token.user} {token.queues} {token.priority_max}"
+        caller = self._callers.get(key)
         if caller is None or caller.token != token:
-            caller = self._callers[token.id] = Caller(token)
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            caller = self._callers[key] = Caller(token)
         return caller
 
 

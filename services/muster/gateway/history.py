@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, job, explain, nodes, node, queues or state; in the past places too."""
+    """jobs, elements, job, explain, nodes, node, queues or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -59,6 +59,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of jobs of other users than this one is shown; empty means all."""
     limit: int = shown.LIMIT
     after: str = ""
+    ids: tuple[str, ...] = ()
+    """Of these jobs only; empty means all."""
+    over: bool = True
+    """With elements: those too that are over."""
     first: int = 1
 
 
@@ -81,7 +85,11 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
     """
     what = question.what
     if what == "jobs":
-        return shown.job_list(state, lambda job: matches(question, job), question.limit, question.after)
+        return shown.job_list(state, lambda job: matches(question, job), question.limit, question.after, question.ids)
+    if what == "elements":
+        return shown.element_list(
+            state, lambda job: matches(question, job), question.over, question.limit, question.after, question.ids
+        )
     if what == "nodes":
         return shown.node_list(state)
     if what == "queues":

@@ -17,11 +17,15 @@ from muster.gateway.context import Gateway, answered, decoded, job_of, of, only
 from muster.gateway.described import returns, taking
 from muster.gateway.guard import Caller, caller
 from muster.gateway.history import Question
+from muster.gateway.job_tokens import SUBMITTED_WITH
 from muster.gateway.problems import Refused, malformed
 
 SUBMISSIONS_MAX = 1000
+IDS_MAX = 500
 
 At = Annotated[int, QueryParameter(name="at", ge=0, le=2**53, description="As it was after this cycle; 0 is now.")]
+After = Annotated[str, QueryParameter(description="The id of the last job seen: go on behind it.")]
+Ids = Annotated[str, QueryParameter(name="id", description="Only these jobs: ids, with commas between them.")]
 JobState = Literal["", "pending", "starting", "running", "stopping", "finished", "failed", "cancelled", "rejected"]
 
 
@@ -95,7 +99,7 @@ async def submit_many(request: Any3) -> Response[bytes]:
     taken: list[tuple[JobSubmitted, bytes]] = []
     for place, body in enumerate(bodies):
         try:
-            taken.append(_decode(bytes(body)))
+            taken.append(_signed(who, *_decode(bytes(body))))
         except Malformed as error:
             raise Refused(422, f"[{place}]: {error}", field=f"[{place}]") from None
     gateway = of(request)
@@ -106,15 +110,15 @@ async def submit_many(request: Any3) -> Response[bytes]:
     return answered(msgspec.json.encode([await _became(gateway, who, event.job) for event, _ in taken]), 202)
 
 
-@get("/submissions/{job:str}", responses=returns(Submission, 200, 404), summary="What became of a submission")
+@get("/submissions/{job:str}", responses=returns(Submission, 200, 404, 503), summary="What became of a submission")
 async def submission(request: Any3, job: FromPath[str]) -> Response[bytes]:
     """Whether the submission with this id was recorded, in which cycle, why it was refused, or that it waits on the bus."""
     who = caller(request)
     who.require("submit", "operate", "read")
-    return answered(await _became(of(request), who, job))
+    return answered(await _became(of(request), who, job, ours=False))
 
 
-@get("/jobs", responses=returns(shown.JobList, 200, 404), summary="List jobs")
+@get("/jobs", responses=returns(shown.JobList, 200, 404, 422, 503), summary="List jobs")
 async def jobs(
     request: Any3,
     phase: Annotated[JobState, QueryParameter(name="state", description="Only jobs in this state.")] = "",
@@ -123,7 +127,8 @@ async def jobs(
     name: FromQuery[str] = "",
     at: At = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = shown.LIMIT,
-    after: Annotated[str, QueryParameter(description="The id of the last job seen: go on behind it.")] = "",
+    after: After = "",
+    ids: Ids = "",
 ) -> Response[bytes]:
     """Jobs in the order in which they were submitted: those that the cell still knows."""
     question = Question(
@@ -136,17 +141,55 @@ async def jobs(
         only=only(caller(request)),
         limit=limit,
         after=after,
+        ids=_ids(ids),
     )
     return answered(await of(request).ask(question))
 
 
-@get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404), summary="Show a job")
+@get("/elements", responses=returns(shown.ElementList, 200, 404, 422, 503), summary="List jobs with their instances")
+async def elements(
+    request: Any3,
+    user: FromQuery[str] = "",
+    queue: FromQuery[str] = "",
+    name: FromQuery[str] = "",
+    over: Annotated[bool, QueryParameter(description="Also jobs and instances that are over.")] = False,
+    at: At = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=shown.LIMIT)] = shown.LIMIT,
+    after: After = "",
+    ids: Ids = "",
+) -> Response[bytes]:
+    """Jobs and the instances of each, one line an instance is enough for: what `squeue` shows."""
+    question = Question(
+        at=at,
+        what="elements",
+        user=user,
+        queue=queue,
+        name=name,
+        only=only(caller(request)),
+        limit=limit,
+        after=after,
+        ids=_ids(ids),
+        over=over,
+    )
+    return answered(await of(request).ask(question))
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    found = tuple(part for part in text.split(",") if part)
+    if len(found) > IDS_MAX:
+        raise Refused(422, f"id: {len(found)} jobs are asked for; at most {IDS_MAX} are shown at once", field="id")
+    if text and not found:
+        raise Refused(422, "id: no id of a job is said", field="id")
+    return found
+
+
+@get("/jobs/{job:str}", responses=returns(shown.JobShown, 200, 404, 503), summary="Show a job")
 async def job(request: Any3, job: FromPath[str], at: At = 0) -> Response[bytes]:
     """A job with its instances and their present attempts."""
     return answered(await of(request).ask(Question(at=at, what="job", key=job, only=only(caller(request)))))
 
 
-@get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404), summary="Explain a job")
+@get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404, 503), summary="Explain a job")
 async def explain(
     request: Any3, job: FromPath[str], instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0, at: At = 0
 ) -> Response[bytes]:
@@ -203,7 +246,7 @@ async def take(gateway: Gateway, who: Caller, body: bytes) -> bytes:
     """
     who.require("submit", "operate")
     try:
-        event, data = _decode(body)
+        event, data = _signed(who, *_decode(body))
     except Malformed as error:
         raise malformed(error) from None
     _allow(gateway, who, event, 1)
@@ -227,6 +270,25 @@ def _decode(body: bytes) -> tuple[JobSubmitted, bytes]:
     if not isinstance(event, JobSubmitted):
         raise Malformed("the body is no job")
     return event, data
+
+
+def _signed(who: Caller, event: JobSubmitted, data: bytes) -> tuple[JobSubmitted, bytes]:
+    """The submission with the id of the token with which it was made, whatever it says itself.
+
+    Raises:
+        Malformed: then it has too much in its environment.
+    """
+    environment = event.run.environment
+    id = who.token.id if who.token is not None else ""
+    if environment.get(SUBMITTED_WITH, "") == id:
+        return event, data
+    signed = {name: value for name, value in environment.items() if name != SUBMITTED_WITH}
+    if id:
+        signed[SUBMITTED_WITH] = id
+    run = msgspec.structs.replace(event.run, environment=signed)
+    found, data = decode_input(encode_entry(msgspec.structs.replace(event, run=run)))
+    assert isinstance(found, JobSubmitted)
+    return found, data
 
 
 def _allow(gateway: Gateway, who: Caller, event: JobSubmitted, count: int) -> None:
@@ -256,21 +318,22 @@ def _allow_priority(who: Caller, priority: int, field: str) -> None:
         raise Refused(403, f"{field}: this token allows priorities up to {token.priority_max}, not {priority}", field=field)
 
 
-async def _became(gateway: Gateway, who: Caller, job: str) -> Submission:
-    """What the log says of a submission.
+async def _became(gateway: Gateway, who: Caller, job: str, ours: bool = True) -> Submission:
+    """What the log says of a submission. `ours`: the caller has just made it, and is told if its id is taken.
 
     Raises:
-        Refused: 404, nothing; 409, the id is another's.
+        Refused: 404, nothing that the caller may see; 409, the id is another's.
     """
     live = gateway.live
     found = live.recorded(job)
     if found is None:
         found = await live.read(lambda state: _recorded(state, job))
     if found is not None:
-        if not who.sees(found[1]):
+        if who.sees(found[1]):
+            return Submission(job=job, cycle=found[0])
+        if ours:
             raise Refused(409, "job: another job has this id; make a new one", field="job")
-        return Submission(job=job, cycle=found[0])
-    refusal = live.books.refused.get(job)
+    refusal = live.books.refused.get(job) if found is None else None
     if refusal is not None:
         return Submission(job=job, cycle=refusal.cycle, state="refused", reason=refusal.reason)
     if gateway.intake.waits(job):
@@ -283,4 +346,4 @@ def _recorded(state: State, job: str) -> Any:
     return None if found is None else (found.place[0], found)
 
 
-HANDLERS = [submit, submit_many, submission, jobs, job, explain, cancel, priority]
+HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, cancel, priority]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -31,9 +32,9 @@ class Asked(msgspec.Struct):
 class Polls:
     """The waiting agents of all nodes."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, secret: Callable[[str, int, int], str] | None = None) -> None:
         self._live = live
-        self._assigner = Assigner()
+        self._assigner = Assigner(secret)
         self._waiting: dict[str, asyncio.Future[bytes | None]] = {}
         self._asked: dict[str, dict[str, Asked]] = {}
         """Wanted output by node and id."""
@@ -59,20 +60,20 @@ class Polls:
         if self._live.behind_us() > BEHIND_MAX_US:
             detail = f"this gateway has not seen the end of the log for {self._live.behind_us() // 1_000_000} s; ask another one"
             raise Refused(503, detail, headers={"Retry-After": "1"})
-        found = await self._live.read(lambda state: self._now(state, name, after, uid))
         self.seen_s[name] = time.monotonic()
-        if isinstance(found, bytes):
-            return found
+        if self._nothing_new(name, after, uid):
+            waiting = self._wait(name)
+        else:
+            found = await self._live.read(lambda state: self._now(state, name, after, uid))
+            if isinstance(found, bytes):
+                return found
+            waiting = found
+        late = asyncio.get_running_loop().call_later(min(wait_s, POLL_S), self._late, waiting, after)
         try:
-            async with asyncio.timeout(min(wait_s, POLL_S)):
-                return await found
-        except TimeoutError:
-            if after > self._live.feed.number:
-                detail = f"this log has {self._live.feed.number} cycles, and the agent has seen cycle {after} of another one"
-                raise Refused(409, detail) from None
-            return None
+            return await waiting
         finally:
-            if self._waiting.get(name) is found:
+            late.cancel()
+            if self._waiting.get(name) is waiting:
                 del self._waiting[name]
 
     def want(self, node: str, wanted: Wanted) -> Asked:
@@ -103,11 +104,39 @@ class Polls:
         changed = self._live.books.changed.get(name, state.number)
         if after < changed <= state.number or after == 0 or self._reminds(name):
             return self._answer(state, node)
+        return self._wait(name)
+
+    def _nothing_new(self, name: str, after: int, uid: str) -> bool:
+        """Whether this poll surely has to wait, as far as can be told without the state: most have."""
+        books = self._live.books
+        life = books.lives.get(name)
+        changed = books.changed.get(name)
+        return (
+            life is not None
+            and (not uid or life[0] == uid)
+            and changed is not None
+            and changed <= after
+            and after > 0
+            and not self._reminds(name)
+        )
+
+    def _wait(self, name: str) -> asyncio.Future[bytes | None]:
+        """What is done when there is something new for the node."""
         earlier = self._waiting.get(name)
         if earlier is not None and not earlier.done():
             earlier.set_result(None)  # an agent polls once at a time: the one before has gone
         waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
         return waiting
+
+    def _late(self, waiting: asyncio.Future[bytes | None], after: int) -> None:
+        """Its time is up."""
+        if waiting.done():
+            return
+        if after > self._live.feed.number:
+            detail = f"this log has {self._live.feed.number} cycles, and the agent has seen cycle {after} of another one"
+            waiting.set_exception(Refused(409, detail))
+        else:
+            waiting.set_result(None)
 
     def _node(self, state: State, name: str, uid: str) -> Node:
         node = state.node(name)
@@ -133,8 +162,11 @@ class Polls:
         waiting.set_result(None if node is None else self._answer(state, node))
 
     def _reminds(self, name: str) -> bool:
+        asked = self._asked.get(name)
+        if not asked:
+            return False
         now = time.monotonic()
-        return any(not each.answered and now - each.told_s >= REMIND_S for each in self._asked.get(name, {}).values())
+        return any(not each.answered and now - each.told_s >= REMIND_S for each in asked.values())
 
     def _answer(self, state: State, node: Node) -> bytes:
         asked = self._asked.get(node.name, {})
@@ -142,4 +174,4 @@ class Polls:
         for each in asked.values():
             each.told_s = now
         wanted = tuple([each.wanted for each in asked.values()])
-        return msgspec.json.encode(self._assigner.assign(state, node.row, self._live.now_us(), wanted))
+        return self._assigner.assign(state, node.row, self._live.now_us(), wanted)

@@ -18,6 +18,9 @@ from muster.events.codec import Malformed
 PROBLEM: Final = "application/problem+json"
 FAILED: Final = "the gateway failed; its log says how"
 
+SAID: Final = {"first": "from", "phase": "state", "ids": "id"}
+"""How a request calls parameters that are called otherwise here."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -63,7 +66,8 @@ def on_http(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     field = None
     extra = getattr(error, "extra", None)
     if isinstance(extra, list) and extra and isinstance(extra[0], dict):
-        field = extra[0].get("key")
+        key = str(extra[0].get("key") or "")
+        field = SAID.get(key, key) or None
         detail = f"{field}: {extra[0].get('message')}" if field else detail
     status = error.status_code
     headers = dict(error.headers) if isinstance(error.headers, dict) else None

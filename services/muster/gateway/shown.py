@@ -11,12 +11,17 @@ import msgspec
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
+from muster.doors.names import ARRAY, DOOR
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
 
 LIMIT = 1000
 """So many jobs in one answer, if no other number is asked for."""
+ELEMENTS_MAX = 5000
+"""After so many instances a page of jobs with their instances ends."""
+COMMAND_MAX = 256
+DOOR_NAMES = ("SLURM_JOB_NAME", "SLURM_JOB_PARTITION", DOOR, ARRAY)
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +60,45 @@ class JobList(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobRow, ...]
     more: bool
     """There are more: ask again with `after` the last one's id."""
+
+
+class ElementRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance of a job in a list."""
+
+    instance: int
+    state: str
+    not_before_us: int
+    started_us: int
+    """When its present attempt started; 0 where it has none that did."""
+    nodes: tuple[str, ...]
+    reason: str
+    code: int
+
+
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with its instances in a list, and what Slurm's `squeue` shows of it besides."""
+
+    job: JobRow
+    array: bool
+    time_limit_us: int | None
+    cpu_milli: int
+    """Of one instance."""
+    command: str
+    """How it begins."""
+    directory: str
+    door: dict[str, str]
+    """What the door through which it came calls it, from its environment."""
+    elements: tuple[ElementRow, ...]
+
+
+class ElementList(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs with their instances, in the order in which they were submitted."""
+
+    cycle: int
+    at_us: int
+    jobs: tuple[JobLine, ...]
+    more: bool
+    """There are more: ask again with `after` the last job's id."""
 
 
 class TaskShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,8 +267,10 @@ def job_state(job: Job) -> str:
 
 def job_row(job: Job) -> JobRow:
     """What a list shows of a job."""
-    attempts = [instance.attempt for instance in job.instances if instance.attempt is not None]
-    ended = next((instance for instance in job.instances if instance.phase in TERMINAL and instance.phase != "finished"), None)
+    instances = job.instances
+    attempts = [instance.attempt for instance in instances if instance.attempt is not None]
+    phases = [instance.phase for instance in instances]
+    ended = next((instance for instance in instances if instance.phase in TERMINAL and instance.phase != "finished"), None)
     nodes = dict.fromkeys([task.node.name for attempt in attempts for task in attempt.tasks.values() if task.holding])
     started = [attempt.started_us for attempt in attempts if attempt.started_us]
     return JobRow(
@@ -234,10 +280,10 @@ def job_row(job: Job) -> JobRow:
         queue=job.queue,
         priority=job.priority,
         state=job_state(job),
-        instances=dict(sorted(Counter([instance.phase for instance in job.instances]).items())),
-        tasks=sum(group.count for group in job.request.groups),
-        gpus=sum(group.count * group.gpus for group in job.request.groups),
-        attempts=sum(instance.attempts for instance in job.instances),
+        instances={phases[0]: 1} if len(phases) == 1 else dict(sorted(Counter(phases).items())),
+        tasks=sum([group.count for group in job.request.groups]),
+        gpus=sum([group.count * group.gpus for group in job.request.groups]),
+        attempts=sum([instance.attempts for instance in instances]),
         nodes=tuple(nodes),
         submitted_us=job.submitted_us,
         started_us=min(started, default=0),
@@ -247,17 +293,36 @@ def job_row(job: Job) -> JobRow:
     )
 
 
-def job_list(state: State, wanted: Callable[[Job], bool], limit: int = LIMIT, after: str = "") -> JobList:
-    """The jobs for which `wanted` holds, after the one with the id `after`."""
+def job_list(
+    state: State, wanted: Callable[[Job], bool], limit: int = LIMIT, after: str = "", ids: tuple[str, ...] = ()
+) -> JobList:
+    """The jobs for which `wanted` holds, after the one with the id `after`; of those with these ids only, if any are said."""
     rows: list[JobRow] = []
     more = False
-    for job in _after(state, after):
+    for job in _after(state, after, ids):
         if wanted(job):
             if len(rows) >= limit:
                 more = True
                 break
             rows.append(job_row(job))
     return JobList(cycle=state.number, at_us=state.at_us, jobs=tuple(rows), more=more)
+
+
+def element_list(
+    state: State, wanted: Callable[[Job], bool], over: bool, limit: int = LIMIT, after: str = "", ids: tuple[str, ...] = ()
+) -> ElementList:
+    """As `job_list`, with the instances; without `over` only what is not over. A page ends early where it has many instances."""
+    lines: list[JobLine] = []
+    more = False
+    size = 0
+    for job in _after(state, after, ids):
+        if (over or not job.over_us) and wanted(job):
+            if len(lines) >= limit or size >= ELEMENTS_MAX:
+                more = True
+                break
+            lines.append(_job_line(job, over))
+            size += len(lines[-1].elements)
+    return ElementList(cycle=state.number, at_us=state.at_us, jobs=tuple(lines), more=more)
 
 
 def job_shown(state: State, job: Job) -> JobShown:
@@ -378,9 +443,38 @@ def cell_shown(state: State, head: str) -> CellShown:
     )
 
 
-def _after(state: State, job: str) -> Iterator[Job]:
+def _job_line(job: Job, over: bool) -> JobLine:
+    environment = job.run.environment
+    return JobLine(
+        job=job_row(job),
+        array=job.request.array is not None,
+        time_limit_us=job.request.time_limit_us,
+        cpu_milli=sum([group.count * group.cpu_milli for group in job.request.groups]),
+        command=" ".join([word[:COMMAND_MAX] for word in job.run.command[:2]])[:COMMAND_MAX],
+        directory=job.run.directory,
+        door={name: environment[name] for name in DOOR_NAMES if name in environment},
+        elements=tuple([_element(instance) for instance in job.instances if over or instance.phase not in TERMINAL]),
+    )
+
+
+def _element(instance: Instance) -> ElementRow:
+    attempt = instance.attempt
+    tasks = [] if attempt is None else [task for _, task in sorted(attempt.tasks.items())]
+    return ElementRow(
+        instance=instance.index,
+        state=instance.phase,
+        not_before_us=instance.not_before_us,
+        started_us=0 if attempt is None else attempt.started_us,
+        nodes=tuple(dict.fromkeys([task.node.name for task in tasks])),
+        reason=instance.reason,
+        code=instance.code,
+    )
+
+
+def _after(state: State, job: str, ids: tuple[str, ...]) -> Iterator[Job]:
     found = not job
-    for each in state.jobs.values():
+    some = [state.jobs[id] for id in dict.fromkeys(ids) if id in state.jobs]
+    for each in some if ids else state.jobs.values():
         if found:
             yield each
         elif each.id == job:

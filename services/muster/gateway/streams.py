@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from litestar import Request, get
 from litestar.exceptions import ClientException
 from litestar.params import FromPath, FromQuery, QueryParameter
@@ -13,7 +14,7 @@ from litestar.response import Stream
 from muster.agent.protocol import POLL_S
 from muster.cluster.state import State
 from muster.gateway.context import Gateway, job_of, of
-from muster.gateway.described import returns
+from muster.gateway.described import BYTES, STREAMED, returns
 from muster.gateway.feed import Batch
 from muster.gateway.guard import caller
 from muster.gateway.problems import Refused
@@ -22,13 +23,21 @@ ALIVE_S: Final = 15.0
 """So often a quiet stream says that it lives."""
 ELSEWHERE_S: Final = 2 * POLL_S
 """An agent that has not asked here for so long is dead, or asks another gateway."""
-SSE: Final = "text/event-stream"
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
 
 Any3 = Request[Any, Any, Any]
 
 
-@get("/log", responses=returns(None, 200, 404), summary="Follow the log", media_type=SSE)
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """A server-sent event."""
+
+    id: str
+    """The entry's place in the log, `CYCLE.INDEX`; a returning client says it as Last-Event-ID."""
+    data: str
+    """The entry as JSON: `{"cycle","at_us","side","kind","body"}`."""
+
+
+@get("/log", responses=returns(Sent, 200, 404, 503, media_type=STREAMED), summary="Follow the log", media_type=STREAMED)
 async def log(
     request: Any3,
     first: Annotated[int, QueryParameter(name="from", ge=0, le=2**53, description="Begin at this cycle; 0 is now.")] = 0,
@@ -38,17 +47,27 @@ async def log(
     caller(request).require("read", "operate")
     gateway = of(request)
     begin = _begin(request, (first or gateway.live.feed.number + 1, 0))
-    return Stream(events(gateway, "", begin, until), media_type=SSE, headers=HEADERS)
+    return Stream(events(gateway, "", begin, until), media_type=STREAMED, headers=HEADERS)
 
 
-@get("/jobs/{job:str}/events", responses=returns(None, 200, 404), summary="Follow a job", media_type=SSE)
+@get(
+    "/jobs/{job:str}/events",
+    responses=returns(Sent, 200, 404, 503, media_type=STREAMED),
+    summary="Follow a job",
+    media_type=STREAMED,
+)
 async def job_events(request: Any3, job: FromPath[str]) -> Stream:
     """Every entry about the job since it was submitted, as `/v1/log` says them. It ends when the cell forgets the job."""
     found = await job_of(request, job)
-    return Stream(events(of(request), job, _begin(request, (found.place[0], 0)), 0), media_type=SSE, headers=HEADERS)
+    return Stream(events(of(request), job, _begin(request, (found.place[0], 0)), 0), media_type=STREAMED, headers=HEADERS)
 
 
-@get("/jobs/{job:str}/output", responses=returns(None, 200, 404, 503), summary="Read output", media_type="text/plain")
+@get(
+    "/jobs/{job:str}/output",
+    responses=returns(bytes, 200, 404, 503, media_type=BYTES),
+    summary="Read output",
+    media_type=BYTES,
+)
 async def output(
     request: Any3,
     job: FromPath[str],
@@ -75,7 +94,7 @@ async def output(
         "follow": follow,
     }
     headers = {**HEADERS, "X-Muster-Node": node}
-    return Stream(gateway.outputs.read(node, what), media_type="application/octet-stream", headers=headers)
+    return Stream(gateway.outputs.read(node, what), media_type=BYTES, headers=headers)
 
 
 async def events(gateway: Gateway, job: str, begin: tuple[int, int], until: int) -> AsyncIterator[bytes]:

@@ -120,6 +120,11 @@ class Tokens:
             tokens[:] = kept
         return found
 
+    def by_id(self, id: str) -> Token | None:
+        """The token with this id, unless it was revoked."""
+        self._refresh()
+        return self._read.get(id)
+
     def find(self, sent: str) -> Token | None:
         """The token that somebody sent, if it is one."""
         self._refresh()

@@ -26,6 +26,7 @@ from muster.scheduler.poison import Deaths
 from muster.scheduler.recorder import MESSAGES_MAX
 from muster.scheduler.recovery import Recovered
 from muster.scheduler.snapshots import Snapshots
+from muster.scheduler.spent import Spent
 from muster.scheduler.terms import Anchor, Clock, SystemClock, Watch, takeover_delay_us
 
 logger = logging.getLogger(__name__)
@@ -80,9 +81,10 @@ class Scheduler:
         exit: Callable[[int], NoReturn] = os._exit,
         nonce: Callable[[], str] = lambda: secrets.token_hex(16),
         admitted: Callable[[Record], None] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         """`admitted` is told of each record that was read, admitted and folded: what stands in it may be acted on. It must
-        neither fail nor take long.
+        neither fail nor take long. In `spent` is counted where the time goes.
         """
         self.core = recovered.core
         self.log = log
@@ -94,6 +96,9 @@ class Scheduler:
         self._exit = exit
         self._nonce = nonce
         self._admitted = admitted
+        self.spent = spent if spent is not None else Spent()
+        self._told_us = 0
+        """What judging records, and telling of them, took since the append."""
         self._position = recovered.position
         self._head_position = recovered.head_position
         self._stopping = False
@@ -192,16 +197,21 @@ class Scheduler:
         core = self.core
         if await self._overslept():
             return
+        began_us = self.clock.monotonic_us()
         drained = self._fill()
         at_us = self.now_us()
         unread: frozenset[str] = frozenset()
         if core.beat_due(at_us):
             unread = await self.inbox.catch_up()
             drained = self._fill()
+        taken_us = self.clock.monotonic_us()
         data = self._make(at_us, unread, drained)
         if data is not None:
+            made_us = self.clock.monotonic_us()
             await self._append(data)
-            self._shown_us = self.clock.monotonic_us()
+            self._shown_us = now_us = self.clock.monotonic_us()
+            told_us = self._told_us
+            self.spent.cycle(taken_us - began_us, made_us - taken_us, now_us - made_us - told_us, told_us)
             self.inbox.moved(core.taken())
             return
         self.inbox.moved(core.taken())
@@ -266,6 +276,7 @@ class Scheduler:
 
     async def _append(self, data: bytes) -> None:
         """Append a record and read until it was judged. Any doubt ends the process."""
+        self._told_us = 0
         try:
             async with asyncio.timeout(self.settings.append_deadline_us / 1e6):
                 await self.log.append(data)
@@ -289,6 +300,7 @@ class Scheduler:
     def _judge(self, record: Record) -> None:
         """Follow the next record of the log."""
         core = self.core
+        began_us = self.clock.monotonic_us()
         verdict = core.follow(record.data)
         self._position = record.position
         if isinstance(verdict, Admitted):
@@ -298,6 +310,7 @@ class Scheduler:
                 self._admitted(record)
         elif isinstance(verdict, Halt):
             raise LogHalted(record.position, core.head.number, verdict.reason)
+        self._told_us += self.clock.monotonic_us() - began_us
 
     def _snapshot(self) -> None:
         """A follower, which has time, writes the state down now and then."""

@@ -6,7 +6,8 @@ read; what lies below it was taken and is dropped when it comes again.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -38,6 +39,11 @@ class Message(msgspec.Struct, frozen=True):
     key: str = ""
     event: str = ""
     """The id of the CloudEvent that it came as; empty where it did not come by the bus."""
+
+
+_source_of = attrgetter("source")
+_offset_of = attrgetter("offset")
+_data_of = attrgetter("data")
 
 
 class BufferFull(OperatingError):
@@ -101,34 +107,34 @@ class Buffer:
 
     def add_all(self, messages: Iterable[Message], position: Callable[[str], int]) -> None:
         """Keep each message that is not below its source's position; see `add`. What stands before one that raises is kept."""
-        held = self._messages
-        ahead = self.ahead
-        keep = held.append
-        source = ""
-        least = 0
-        nodes = False
-        for message in messages:
-            if message.source != source:
-                source = message.source
-                least = position(source)
-                nodes = source.partition("/")[0] == NODES
-                if source not in self.topics:
-                    if message.offset >= least:
-                        self.add(message)
-                    source = ""
-                    continue
-                least = max(least, ahead.get(source, 0))
-            offset = message.offset
-            if offset < least:
-                continue
-            size = self._bytes + len(message.data)
-            if (size > self.max_bytes or len(held) >= self.max_messages) and held:
-                raise BufferFull(f"the buffer holds {len(held)} messages of {self._bytes} bytes; {source} has to wait")
-            if nodes:
-                self._reports += 1
-            keep(message)
-            self._bytes = size
-            ahead[source] = least = offset + 1
+        for source, run in groupby(messages, _source_of):
+            least = position(source)
+            batch = list(run)
+            if batch[0].offset < least:
+                batch = [message for message in batch if message.offset >= least]
+            if not self._add_run(source, batch):
+                for message in batch:
+                    self.add(message)
+
+    def _add_run(self, source: str, batch: list[Message]) -> bool:
+        """Keep messages of one source that follow on each other, if there is room for all and the source is known."""
+        if source not in self.topics or not batch:
+            return not batch
+        first = batch[0].offset
+        size = self._bytes + sum(map(len, map(_data_of, batch)))
+        if (
+            first < self.ahead.get(source, 0)
+            or size > self.max_bytes
+            or len(self._messages) + len(batch) > self.max_messages
+            or list(map(_offset_of, batch)) != list(range(first, first + len(batch)))
+        ):
+            return False
+        self._messages.extend(batch)
+        self._bytes = size
+        self.ahead[source] = first + len(batch)
+        if self.topics[source] == NODES:
+            self._reports += len(batch)
+        return True
 
     def first(self) -> Message | None:
         """The next message to take."""

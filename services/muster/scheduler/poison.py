@@ -6,9 +6,10 @@ them one at a time, each after a cycle without any, so that a death which no mes
 at which it dies then is refused, without being looked at.
 
 The file is written with one call and not forced to the disk: it is for deaths of the process. Whatever cannot be read
-there means that nobody died.
+there means that nobody died; where it cannot be written, on a full disk, no mark is left, and a cycle is made nevertheless.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from muster.scheduler.messages import Message
 
 CAREFUL_AFTER: Final = 2
 REFUSED_MAX: Final = 1000
+
+logger = logging.getLogger(__name__)
 
 Suspect = tuple[str, int, str]
 """Source, offset and digest of a message."""
@@ -38,7 +41,8 @@ class Deaths:
 
     def __init__(self, path: Path | None, positions: Mapping[str, int]) -> None:
         """Read the file at `path`; None keeps nothing. `positions` are those of the recovered state."""
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644) if path is not None else None
+        self._said = False
+        self._file = self._open(path) if path is not None else None
         died, mark = _read(self._file)
         if not _ahead(mark.until, positions):
             mark = _Mark(deaths=0, until=mark.until)
@@ -73,18 +77,37 @@ class Deaths:
             mark.until = dict(ahead)
             mark.refused = ()
         mark.suspect = None if suspect is None else (suspect.source, suspect.offset, digest(suspect.data))
-        os.pwrite(self._file, b"1" + msgspec.json.encode(mark) + b"\n", 0)
+        self._write(b"1" + msgspec.json.encode(mark) + b"\n")
 
     def leave(self) -> None:
         """The cycle was made."""
         if self._file is not None:
-            os.pwrite(self._file, b"0", 0)
+            self._write(b"0")
 
     def close(self) -> None:
         """Give the file back; it stays."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _open(self, path: Path) -> int | None:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            self._say(error)
+            return None
+
+    def _write(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            os.pwrite(self._file, data, 0)
+        except OSError as error:
+            self._say(error)
+
+    def _say(self, error: OSError) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning("the mark of deaths cannot be written, an input that kills is not found: %s", error.strerror or error)
 
 
 def _read(file: int | None) -> tuple[bool, _Mark]:

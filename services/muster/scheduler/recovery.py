@@ -26,8 +26,10 @@ class Recovered:
         """How many cycles were folded from the log."""
 
 
-async def recover(log: Log, cell: str, snapshots: Snapshots | None = None) -> Recovered:
+async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until: int | None = None) -> Recovered:
     """Fold the log up to its present tail, from the newest snapshot that can be believed.
+
+    Where somebody else appends all the time there is no tail to wait for: then only up to the position `until`, about.
 
     Raises:
         LogHalted: the log was cut or altered.
@@ -44,4 +46,6 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None) -> Re
                     recovered.head_position = record.position
                 elif isinstance(verdict, Halt):
                     raise LogHalted(record.position, recovered.core.head.number, verdict.reason)
+            if until is not None and recovered.position >= until:
+                break
     return recovered

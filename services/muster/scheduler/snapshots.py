@@ -1,11 +1,12 @@
 """The state written down, so that a start need not fold the whole log.
 
-A follower writes one every so many cycles, beside the log. Its name says cycle and digest, its content the schema. It is
-believed only where everything agrees: the file's own digest, the state's digest after decoding, and the record in the log
-at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
+A follower writes one every so many cycles, beside the log (on one machine: `muster.up.follower`). Its name says cycle and
+digest, its content the schema. It is believed only where everything agrees: the file's own digest, the state's digest after
+decoding, and the record in the log at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
 """
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -23,6 +24,10 @@ from muster.log.port import Log
 
 KEPT: Final = 2
 EVERY: Final = 10_000
+SUFFIX: Final = ".snapshot"
+PARTIAL: Final = ".partial"
+PIECE_BYTES: Final = 4 * 1024 * 1024
+"""So much is forced to the disk at once: whoever appends to the log meanwhile waits for no more than this."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +62,33 @@ class Snapshots:
         """Whether one is to be written at this cycle."""
         return number - self._last >= self.every
 
+    def latest(self) -> int:
+        """The cycle of the newest snapshot, by its name; 0 where there is none."""
+        return max([int(path.name[len(self.cell) + 1 :][:16]) for path in self._paths()], default=0)
+
     def write(self, state: State, head: Head, position: int) -> Path:
-        """Write the state as of `head`, whose record has this position in the log; older ones are removed."""
+        """Write the state as of `head`, whose record has this position in the log; older ones are removed.
+
+        Raises:
+            OSError: there is no room, or the folder cannot be written. Nothing is left of the attempt.
+        """
         check(state.number == head.number, "a snapshot is taken between cycles, at the head")
         data = snapshot.encode(state)
         header = _Header(schema=snapshot.SCHEMA, head=head, position=position, state=digest(data))
         content = msgspec.json.encode(header) + b"\n" + data
-        path = self.folder / f"{self.cell}-{head.number:016d}-{head.digest[:16]}.snapshot"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            file.write(digest(content).encode() + b"\n" + content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        path = self.folder / _name(self.cell, head)
+        for torn in self.folder.glob(f"{self.cell}-*{PARTIAL}"):
+            if self._name.fullmatch(torn.with_suffix(SUFFIX).name):
+                torn.unlink(missing_ok=True)  # of one that was killed while it wrote
+        partial = path.with_suffix(PARTIAL)
+        try:
+            with partial.open("wb", buffering=0) as file:
+                _write(file, digest(content).encode() + b"\n" + content)
+            partial.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
         self._last = head.number
         for old in self._paths()[KEPT:]:
             old.unlink(missing_ok=True)
@@ -83,7 +102,8 @@ class Snapshots:
                 self._last = found.head.number
                 return found
             logger.warning("the snapshot %s does not agree with the log or with itself and is dropped", path.name)
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
         return None
 
     def before(self, number: int) -> Snapshot | None:
@@ -104,12 +124,23 @@ class Snapshots:
                 return None
             line, _, data = content.partition(b"\n")
             header = msgspec.json.decode(line, type=_Header)
-            if header.schema != snapshot.SCHEMA or header.head.cell != self.cell:
+            if header.schema != snapshot.SCHEMA or header.head.cell != self.cell or path.name != _name(self.cell, header.head):
                 return None
             state = snapshot.decode(data)
             if state.number == header.head.number and state.cell == self.cell and snapshot.digest(state) == header.state:
                 return Snapshot(state, header.head, header.position)
         return None
+
+
+def _name(cell: str, head: Head) -> str:
+    return f"{cell}-{head.number:016d}-{head.digest[:16]}{SUFFIX}"
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view[:PIECE_BYTES]) :]
+        os.fsync(file.fileno())
 
 
 async def _stands(log: Log, found: Snapshot) -> bool:

@@ -1,7 +1,8 @@
-"""How the parts of one job speak over TCP: frames, and a proof that the other side has the job's secret.
+"""How the parts of one job speak over TCP: frames, and a proof that the other side has the attempt's secret.
 
+The secret is in the task's credentials (`muster.agent.credentials`): a file that only the task's user may read.
 The side that listens sends a nonce; the side that connects answers with one message and its HMAC (SHA-256, key: the secret;
-over the attempt, the nonce and the message). Who cannot is not heard, and the secret never travels. What follows are frames:
+over the nonce and the message). Who cannot is not heard, and the secret never travels. What follows are frames:
 a kind (1 byte), the number of a task (4), a length (4), so many bytes. Nothing is encrypted: a job's network is trusted not
 to be read, as with Slurm's own srun.
 """
@@ -16,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from muster.agent import credentials
 from muster.slurm.say import Refused
 
 NONCE_BYTES: Final = 32
@@ -47,13 +49,12 @@ def secret() -> bytes:
     Raises:
         Refused: the job has none.
     """
-    key = os.environ.get("MUSTER_STEP_SECRET", "")
-    if not key:
-        raise Refused(
-            "this job has no secret for its steps (MUSTER_STEP_SECRET): it was not submitted by `muster submit` or sbatch"
-        )
-    attempt = ".".join(os.environ.get(name, "") for name in ("MUSTER_JOB_ID", "MUSTER_INSTANCE", "MUSTER_ATTEMPT"))
-    return hashlib.sha256(f"{key} {attempt}".encode()).digest()
+    found = credentials.read()
+    if found is None:
+        named = os.environ.get(credentials.NAME, "")
+        why = f"{named} cannot be read" if named else f"{credentials.NAME} is not set; its agent or gateway is too old"
+        raise Refused(f"this job has no secret for its steps: {why}")
+    return found.steps.encode()
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> bytes:

@@ -1,9 +1,8 @@
 """`scancel [-u USER] [-n NAME] [-t STATE] [-p PARTITION] [ID[_ELEMENT] ...]`: ends jobs."""
 
-import getpass
-
 from muster.cli.output import Failure
-from muster.doors.names import element_index
+from muster.cli.who import user_here
+from muster.doors.names import element_indices
 from muster.doors.origin import slug
 from muster.slurm.cell import open_gateway, split_element
 from muster.slurm.options import FLAG, Option, parse
@@ -40,7 +39,7 @@ def main(arguments: list[str]) -> int:
     for sentence in parsed.ignored:
         note("scancel", sentence)
     name = slug(values.get("name", values.get("jobname", "")))
-    user = slug(getpass.getuser() if "me" in values else values.get("user", ""))
+    user = slug(user_here() if "me" in values else values.get("user", ""))
     queue, state = slug(values.get("partition", "")), values.get("state", "")
     if not parsed.rest and not (name or user or queue or state):
         raise Refused("no job was named: give an id, or -u, -n, -p or -t")
@@ -73,7 +72,7 @@ def _instance(environment: dict[str, str], element: int | None, count: int) -> i
     """The number of the instance that has this index in the array."""
     if element is None:
         return None
-    found = [instance for instance in range(count) if element_index(environment, instance) == element]
-    if not found:
+    indices = element_indices(environment) or range(count)
+    if element not in indices:
         raise Failure(f"the job has no element {element}")
-    return found[0]
+    return indices.index(element)

@@ -3,17 +3,17 @@
 A job's id here is a UUID, so the column JOBID is wider than Slurm's.
 """
 
-import getpass
 import os
 import time
-from typing import Any
 
 import msgspec
 
+from muster.cli.gateway_client import IDS
+from muster.cli.who import user_here
 from muster.doors.hostlist import compress
-from muster.doors.names import DOOR, element_index
+from muster.doors.names import DOOR, element_indices
 from muster.doors.origin import slug
-from muster.gateway.shown import InstanceShown, JobRow
+from muster.gateway.shown import ElementRow, JobLine
 from muster.slurm.cell import find_job, open_gateway, split_element
 from muster.slurm.formats import Field, print_long, print_rows
 from muster.slurm.options import FLAG, Option, parse
@@ -85,25 +85,21 @@ Example: squeue -h -u "$USER" -o "%i %T\""""
 class Line(msgspec.Struct, frozen=True, kw_only=True):
     """One instance of a job."""
 
-    job: JobRow
-    element: InstanceShown
-    array: bool
+    job: JobLine
+    element: ElementRow
     index: int
     now_us: int
-    nodes: tuple[str, ...]
-    limit_us: int | None
-    name: str
-    partition: str
-    cpus: int
-    parts: int
-    """On how many nodes a Slurm script thinks that it is; 0 for other jobs."""
-    command: str
-    directory: str
 
     @property
     def id(self) -> str:
         """As Slurm writes it: an element of an array has its number behind the id."""
-        return f"{self.job.job}_{self.index}" if self.array else self.job.job
+        return f"{self.job.job.job}_{self.index}" if self.job.array else self.job.job.job
+
+    @property
+    def nodes(self) -> int:
+        """On how many nodes it is, as a Slurm script counts them; other jobs have their tasks for it until they are bound."""
+        row = self.job.job
+        return row.tasks if self.job.door.get(DOOR) == "slurm" else len(self.element.nodes) or row.tasks
 
 
 def main(arguments: list[str]) -> int:
@@ -133,61 +129,55 @@ def main(arguments: list[str]) -> int:
 
 
 def _lines(values: dict[str, str]) -> list[Line]:
-    users = [slug(name) for name in _list(getpass.getuser() if "me" in values else values.get("user", values.get("users", "")))]
+    users = [slug(name) for name in _list(user_here() if "me" in values else values.get("user", values.get("users", "")))]
     ids = _list(values.get("job", values.get("jobs", "")))
     names = [slug(name) for name in _list(values.get("name", ""))]
     queues = [slug(name) for name in _list(values.get("partition", ""))]
     states = _states(values.get("states", ""))
     nodes = _list(values.get("nodelist", ""))
     found: list[Line] = []
+    over = any(state in OVER for state in states)
     with open_gateway() as gateway:
-        known = gateway.jobs()
-        rows = known.jobs
         wanted: dict[str, list[int | None]] = {}
         for text in ids:
             wanted.setdefault(find_job(gateway, text), []).append(split_element(text)[1])
-        for row in rows:
-            if (
-                (wanted and row.job not in wanted)
-                or (users and row.user not in users)
-                or (names and row.name not in names)
-                or (queues and row.queue not in queues)
-                or not any(phase in states for phase in (*row.instances, row.state))
-            ):
-                continue
-            shown = gateway.job(row.job)
-            for line in lines_of(shown, max(known.at_us, shown.at_us)):
-                elements = wanted.get(row.job, [None])
-                if line.element.state not in states or (None not in elements and line.index not in elements):
+        for part in _parts(list(wanted)):
+            known = gateway.elements(over, id=",".join(part), user=_only(users), name=_only(names), queue=_only(queues))
+            for job in known.jobs:
+                row = job.job
+                if (users and row.user not in users) or (names and row.name not in names) or (queues and row.queue not in queues):
                     continue
-                if not nodes or any(node in nodes for node in line.nodes):
-                    found.append(line)
+                elements = wanted.get(row.job, [None])
+                for line in lines_of(job, known.at_us):
+                    if line.element.state not in states or (None not in elements and line.index not in elements):
+                        continue
+                    if not nodes or any(node in nodes for node in line.element.nodes):
+                        found.append(line)
     return found
 
 
-def lines_of(shown: Any, now_us: int) -> list[Line]:
+def lines_of(job: JobLine, now_us: int) -> list[Line]:
     """The lines of a job; those of an array one an element."""
-    lines = []
-    for element in shown.elements:
-        tasks = element.attempt.tasks if element.attempt is not None else ()
-        lines.append(
-            Line(
-                job=shown.job,
-                element=element,
-                array=shown.request.array is not None,
-                index=element_index(shown.run.environment, element.instance),
-                now_us=now_us,
-                nodes=tuple(dict.fromkeys(task.node for task in tasks)),
-                limit_us=shown.request.time_limit_us,
-                name=shown.run.environment.get("SLURM_JOB_NAME", shown.job.name),
-                partition=shown.run.environment.get("SLURM_JOB_PARTITION", shown.job.queue),
-                cpus=sum(group.count * group.cpu_milli for group in shown.request.groups) // 1000,
-                parts=shown.job.tasks if shown.run.environment.get(DOOR) == "slurm" else 0,
-                command=" ".join(shown.run.command[:2]),
-                directory=shown.run.directory,
-            )
+    indices = element_indices(job.door)
+    return [
+        Line(
+            job=job,
+            element=element,
+            index=indices[element.instance] if element.instance < len(indices) else element.instance,
+            now_us=now_us,
         )
-    return lines
+        for element in job.elements
+    ]
+
+
+def _only(values: list[str]) -> str:
+    """What the gateway filters by itself: one value."""
+    return values[0] if len(values) == 1 else ""
+
+
+def _parts(ids: list[str]) -> list[list[str]]:
+    """As many as one request takes; one request for all jobs where none is named."""
+    return [ids[first : first + IDS] for first in range(0, len(ids), IDS)] or [[]]
 
 
 def _states(text: str) -> frozenset[str]:
@@ -232,12 +222,22 @@ def span(micros: int) -> str:
 
 
 def _started(line: Line) -> int:
-    return line.element.attempt.started_us if line.element.attempt is not None else 0
+    return line.element.started_us
 
 
 def _used(line: Line) -> str:
     started = _started(line)
     return span(line.now_us - started) if started else "0:00"
+
+
+def _left(line: Line) -> str:
+    limit_us = line.job.time_limit_us
+    return span(limit_us - (line.now_us - _started(line) if _started(line) else 0)) if limit_us else "UNLIMITED"
+
+
+def _gres(line: Line) -> str:
+    row = line.job.job
+    return f"gres/gpu:{row.gpus // max(1, row.tasks)}" if row.gpus else "N/A"
 
 
 def _reason(line: Line) -> str:
@@ -248,7 +248,7 @@ def _reason(line: Line) -> str:
 
 def _where(line: Line) -> str:
     if line.element.state in ("running", "starting", "stopping"):
-        return compress(line.nodes)
+        return compress(line.element.nodes)
     return f"({_reason(line)})"
 
 
@@ -262,39 +262,34 @@ def _instant(at_us: int) -> str:
 
 FIELDS: dict[str, Field[Line]] = {
     "i": ("JOBID", lambda line: line.id),
-    "A": ("JOBID", lambda line: line.job.job),
-    "F": ("ARRAY_JOB_ID", lambda line: line.job.job),
-    "K": ("ARRAY_TASK_ID", lambda line: line.index if line.array else "N/A"),
-    "P": ("PARTITION", lambda line: line.partition),
-    "j": ("NAME", lambda line: line.name),
-    "u": ("USER", lambda line: line.job.user),
-    "U": ("USER", lambda line: line.job.user),
-    "a": ("ACCOUNT", lambda line: line.job.queue),
+    "A": ("JOBID", lambda line: line.job.job.job),
+    "F": ("ARRAY_JOB_ID", lambda line: line.job.job.job),
+    "K": ("ARRAY_TASK_ID", lambda line: line.index if line.job.array else "N/A"),
+    "P": ("PARTITION", lambda line: line.job.door.get("SLURM_JOB_PARTITION", line.job.job.queue)),
+    "j": ("NAME", lambda line: line.job.door.get("SLURM_JOB_NAME", line.job.job.name)),
+    "u": ("USER", lambda line: line.job.job.user),
+    "U": ("USER", lambda line: line.job.job.user),
+    "a": ("ACCOUNT", lambda line: line.job.job.queue),
     "t": ("ST", lambda line: STATES[line.element.state][0]),
     "T": ("STATE", lambda line: STATES[line.element.state][1]),
     "M": ("TIME", _used),
-    "l": ("TIME_LIMIT", lambda line: span(line.limit_us) if line.limit_us else "UNLIMITED"),
-    "L": (
-        "TIME_LEFT",
-        lambda line: (
-            span(line.limit_us - (line.now_us - _started(line) if _started(line) else 0)) if line.limit_us else "UNLIMITED"
-        ),
-    ),
-    "D": ("NODES", lambda line: line.parts or len(line.nodes) or line.job.tasks),
-    "n": ("TASKS", lambda line: line.job.tasks),
-    "C": ("CPUS", lambda line: line.cpus),
-    "b": ("TRES_PER_NODE", lambda line: f"gres/gpu:{line.job.gpus // max(1, line.job.tasks)}" if line.job.gpus else "N/A"),
+    "l": ("TIME_LIMIT", lambda line: span(line.job.time_limit_us) if line.job.time_limit_us else "UNLIMITED"),
+    "L": ("TIME_LEFT", _left),
+    "D": ("NODES", lambda line: line.nodes),
+    "n": ("TASKS", lambda line: line.job.job.tasks),
+    "C": ("CPUS", lambda line: line.job.cpu_milli // 1000),
+    "b": ("TRES_PER_NODE", _gres),
     "R": ("NODELIST(REASON)", _where),
     "r": ("REASON", _reason),
-    "N": ("NODELIST", lambda line: compress(line.nodes)),
-    "B": ("EXEC_HOST", lambda line: line.nodes[0] if line.nodes else "n/a"),
-    "p": ("PRIORITY", lambda line: line.job.priority),
-    "Q": ("PRIORITY", lambda line: line.job.priority),
+    "N": ("NODELIST", lambda line: compress(line.element.nodes)),
+    "B": ("EXEC_HOST", lambda line: line.element.nodes[0] if line.element.nodes else "n/a"),
+    "p": ("PRIORITY", lambda line: line.job.job.priority),
+    "Q": ("PRIORITY", lambda line: line.job.job.priority),
     "q": ("QOS", lambda _: "normal"),
-    "V": ("SUBMIT_TIME", lambda line: _instant(line.job.submitted_us)),
+    "V": ("SUBMIT_TIME", lambda line: _instant(line.job.job.submitted_us)),
     "S": ("START_TIME", lambda line: _instant(_started(line))),
     "e": ("EXIT_CODE", _code),
-    "o": ("COMMAND", lambda line: line.command),
-    "Z": ("WORK_DIR", lambda line: line.directory),
+    "o": ("COMMAND", lambda line: line.job.command),
+    "Z": ("WORK_DIR", lambda line: line.job.directory),
     "k": ("COMMENT", lambda _: "(null)"),
 }

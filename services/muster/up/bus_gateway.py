@@ -19,6 +19,7 @@ from muster.gateway.app import application
 from muster.gateway.context import Gateway
 from muster.gateway.follower import Follower
 from muster.gateway.history import History
+from muster.gateway.job_tokens import Secrets
 from muster.gateway.kafka_intake import KafkaIntake
 from muster.gateway.live import Live
 from muster.gateway.tokens import Tokens
@@ -34,7 +35,7 @@ from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up import places
 from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT, leave
 from muster.up.process import hold, prepare, status_of
-from muster.up.serving import Server, listen
+from muster.up.serving import Server
 
 logger = logging.getLogger("muster.gateway")
 
@@ -61,7 +62,7 @@ async def main(options: Options) -> int:
         logger.error("another gateway uses the folder %s; give this one another with --data", folder)
         return EXIT_LOCKED
     try:
-        listener = listen(options.host.strip("[]"), options.port)
+        listener = places.listen(options.host.strip("[]"), options.port)
     except OSError as error:
         logger.error("cannot listen at %s, port %d: %s", options.host, options.port, error.strerror or error)
         return EXIT_PORT
@@ -80,12 +81,13 @@ async def main(options: Options) -> int:
         intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
         await intake.start()
         closing.push_async_callback(intake.close)
-        gateway = Gateway(live, intake, History(bus.address, options.cell, folder))
+        secrets = Secrets(folder)
+        gateway = Gateway(live, intake, History(bus.address, options.cell, folder), secrets)
         gateway.one_of_several = True
         follower.admitted = live.admitted
         settle()
         required = options.tokens or not places.is_loopback(options.host)
-        server = Server(application(gateway, Tokens(folder), required))
+        server = Server(application(gateway, Tokens(folder), required, secrets))
         await _serve(server, listener, gateway, follower)
         follower.snapshot()
     return 0

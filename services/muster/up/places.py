@@ -1,8 +1,10 @@
 """Where `muster up` keeps things: file names, exit codes, and what one process tells another through the data folder."""
 
 import contextlib
+import fcntl
 import ipaddress
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Final, NoReturn
@@ -13,6 +15,11 @@ import platformdirs
 CELL: Final = "main"
 PORT: Final = 8470
 HOST: Final = "127.0.0.1"
+BACKLOG: Final = 2048
+LOCK_S: Final = 10.0
+"""So long a predecessor that is just ending is waited for."""
+
+SNAPSHOT_EVERY: Final = 2000
 
 EXIT_PORT: Final = 72
 """The address cannot be listened at."""
@@ -36,6 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that there are beside `default`; none leaves those of the log."""
     stop_tasks: bool = False
     """At the end what runs is stopped, and runs again after the next start."""
+    snapshot_every: int = SNAPSHOT_EVERY
+    """A snapshot is written when the log is so many cycles beyond the last."""
 
     @property
     def data(self) -> Path:
@@ -96,10 +105,44 @@ def say_drained(data: Path, names: tuple[str, ...]) -> None:
             path.unlink()
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Who connects before anybody accepts waits.
+
+    Raises:
+        OSError: the address is taken or is none of ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
 def leave(status: int) -> NoReturn:
     """How a scheduler leaves: at once, and nothing of it goes on."""
     sys.stderr.flush()
     os._exit(status)
+
+
+def is_locked(data: Path) -> bool:
+    """Whether a scheduler lives that writes the log in this folder."""
+    try:
+        descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Serving a gateway by HTTP: the socket, and uvicorn as we want it."""
+"""Serving a gateway by HTTP: uvicorn as we want it."""
 
 import asyncio
 import socket
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import httptools  # noqa: F401  # uvicorn reads HTTP with it: missed here rather than at the first request
 import uvicorn
 from litestar.types import ASGIApp
+
+from muster.gateway.wire import Wire
+from muster.up.places import BACKLOG
 
 GRACE_S: Final = 2
 """So long requests may go on when the end has come."""
@@ -22,7 +24,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="none",
-                http="httptools",
+                http=Wire,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -32,7 +34,7 @@ class Server(uvicorn.Server):
                 date_header=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=GRACE_S,
-                backlog=2048,
+                backlog=BACKLOG,
             )
         )
         self.serving = asyncio.Event()
@@ -46,21 +48,3 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to this program."""
         yield
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and does not listen yet.
-
-    Raises:
-        OSError: the address is taken or is none of ours.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener

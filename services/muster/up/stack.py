@@ -1,7 +1,9 @@
 """Scheduler and gateway in one process: the composition root. `muster.up.parent` starts it and starts it again.
 
-`python -m muster.up.stack OPTIONS` (JSON) says `ready URL` on standard output once it leads and listens, and ends on SIGTERM.
-The scheduler leaves by `os._exit` on any doubt; what happened then is learned by reading, at the next start.
+`python -m muster.up.stack OPTIONS [SOCKET]` (JSON, and the descriptor of a socket that listens) says `ready URL` on standard
+output once it leads and serves, and ends on SIGTERM. The scheduler leaves by `os._exit` on any doubt; what happened then is
+learned by reading, at the next start. A start that finds no room for the log serves what can be read, refuses everything
+else, and leads as soon as there is room.
 """
 
 import asyncio
@@ -22,29 +24,47 @@ from muster.gateway.app import application, build
 from muster.gateway.context import Gateway
 from muster.gateway.history import History
 from muster.gateway.intake import Intake
+from muster.gateway.job_tokens import Secrets
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Tokens
-from muster.log.errors import LogHalted, LogLocked, OperatingError
+from muster.log.errors import LogDamaged, LogHalted, LogLocked, OperatingError
 from muster.log.port import Record
 from muster.log.sqlite import SqliteLog
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import EXIT_HALTED, Scheduler, Settings
 from muster.scheduler.memory import settle
+from muster.scheduler.messages import BufferFull
 from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import Recovered, recover
 from muster.scheduler.snapshots import Snapshots
 from muster.up import places
-from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, Options, leave
-from muster.up.serving import Server, listen
+from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, LOCK_S, Options, leave
+from muster.up.room import has_room
+from muster.up.serving import Server
 
-LOCK_S: Final = 10.0
-"""So long a predecessor that is just ending is waited for."""
 STOP_TASKS_S: Final = 120.0
-SNAPSHOT_EVERY: Final = 2000
-"""A start, and a clean end, write a snapshot if the last is so many cycles old."""
+LOOK_S: Final = 0.5
+"""How often a full disk is looked at for room."""
+
+SWITCH_S: Final = 0.0005
+"""So long at most the thread that has written to the log waits for its turn to say so. Python's own 5 ms are several cycles."""
 
 logger = logging.getLogger("muster.up")
+
+
+class Door(QueueInbox):
+    """The way in; while it is closed, whoever comes is told why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = ""
+
+    def put(self, source: str, data: bytes, appended_us: int, key: str = "") -> asyncio.Future[None]:
+        """See `QueueInbox`."""
+        if self.closed:
+            raise BufferFull(self.closed)
+        return super().put(source, data, appended_us, key)
 
 
 class Stack:
@@ -54,13 +74,12 @@ class Stack:
         self.options = options
         self.log = log
         self.snapshots = snapshots
-        inbox = QueueInbox()
+        self.door = Door()
         self.scheduler = Scheduler(
             recovered,
             log,
-            inbox,
+            self.door,
             Settings(host=socket.gethostname()[:128], build=build(), takeover_after_us=0),
-            snapshots=self.snapshots,
             deaths=Deaths(options.data / "deaths", recovered.core.positions),
             exit=leave,
             admitted=self._admitted,
@@ -69,25 +88,41 @@ class Stack:
         self._leads = asyncio.Event()
         self.position = recovered.head_position
         live = Live(self.core, self.scheduler.now_us)
-        self.gateway = Gateway(live, Intake(inbox), History(options.data, CELL))
+        secrets = Secrets(options.data)
+        self.gateway = Gateway(live, Intake(self.door), History(options.data, CELL), secrets)
         required = options.tokens or not places.is_loopback(options.host)
-        self.server = Server(application(self.gateway, Tokens(options.data), required))
+        self.server = Server(application(self.gateway, Tokens(options.data), required, secrets))
 
     async def run(self, listener: socket.socket) -> None:
         """Lead and serve until told to stop."""
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        serving: asyncio.Task[None] | None = None
+        if not has_room(self.options.data):
+            self.door.closed = f"there is no room for the log in {self.options.data}, so nothing is recorded; ask again later"
+            logger.error("%s", self.door.closed.partition(";")[0])
+            serving = await self._serve(listener)
+            await self._room(stop)
+        if not stop.is_set():
+            await self._lead(serving, listener, stop)
+        self.gateway.close()
+        self.server.should_exit = True
+        if serving is not None:
+            await serving
+        self.scheduler.deaths.close()
+        await self.log.close()
+
+    async def _lead(self, serving: asyncio.Task[None] | None, listener: socket.socket, stop: asyncio.Event) -> None:
+        """Decide until told to stop, and serve as soon as this scheduler leads."""
         scheduling = asyncio.create_task(self.scheduler.run())
         await self._leads.wait()
         settle()
+        self.door.closed = ""
         await self._undrain()
         await self._name_queues()
-        serving = asyncio.create_task(self.server.serve(sockets=[listener]))
-        await self.server.serving.wait()
-        host, port = listener.getsockname()[:2]
-        sys.stdout.write(f"ready {places.url(host, port)}\n")
-        sys.stdout.flush()
+        if serving is None:
+            serving = await self._serve(listener)
         await stop.wait()
         if self.options.stop_tasks:
             await self._stop_tasks()
@@ -97,8 +132,24 @@ class Stack:
         self.scheduler.stop()
         await scheduling
         self._snapshot()
-        self.scheduler.deaths.close()
-        await self.log.close()
+
+    async def _serve(self, listener: socket.socket) -> asyncio.Task[None]:
+        """Answer requests from now on, and say so to whoever started this."""
+        serving = asyncio.create_task(self.server.serve(sockets=[listener]))
+        await self.server.serving.wait()
+        host, port = listener.getsockname()[:2]
+        sys.stdout.write(f"ready {places.url(host, port)}\n")
+        sys.stdout.flush()
+        return serving
+
+    async def _room(self, stop: asyncio.Event) -> None:
+        """Wait until there is room for the log, or this is told to stop."""
+        while not stop.is_set() and not has_room(self.options.data):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await stop.wait()
+        if not stop.is_set():
+            logger.info("there is room for the log again")
 
     def _admitted(self, record: Record) -> None:
         self.position = record.position
@@ -110,7 +161,11 @@ class Stack:
         """Let what runs on our own nodes leave with its grace; its jobs wait for the next start."""
         gateway = self.gateway
         names = await gateway.live.read(lambda state: [name for name in self.options.names if _plain(state, name)])
-        places.say_drained(self.options.data, tuple(names))
+        try:
+            places.say_drained(self.options.data, tuple(names))
+        except OSError as error:
+            logger.warning("tasks are left running, as what was stopped cannot be written down: %s", error.strerror or error)
+            return
         with suppress(Refused):
             for name in names:
                 await gateway.intake.operation(NodeDrained(node=name, by="muster up --stop-tasks"))
@@ -134,15 +189,23 @@ class Stack:
             await self.gateway.intake.operation(event)
 
     def _snapshot(self) -> None:
+        """A clean end, which has time, spares the next start what the follower did not come to."""
         core = self.core
         if core.pending is None and self.snapshots.due(core.head.number):
-            self.snapshots.write(core.state, core.head, self.position)
+            try:
+                self.snapshots.write(core.state, core.head, self.position)
+            except OSError as error:
+                logger.warning("no snapshot is written: %s", error)
 
 
-async def main(options: Options) -> int:
-    """The process; its exit status."""
+async def main(options: Options, inherited: int | None = None) -> int:
+    """The process; its exit status. `inherited` is the descriptor of a socket that listens already."""
     try:
-        listener = listen(options.host.strip("[]"), options.port)
+        if inherited is not None:
+            listener = socket.socket(fileno=inherited)
+            listener.setblocking(False)
+        else:
+            listener = places.listen(options.host.strip("[]"), options.port)
     except OSError as error:
         logger.error("cannot listen at %s, port %d: %s", options.host, options.port, error.strerror or error)
         return EXIT_PORT
@@ -156,13 +219,19 @@ async def main(options: Options) -> int:
                 logger.error("%s", error)
                 return EXIT_LOCKED
             await asyncio.sleep(0.1)
-    snapshots = Snapshots(options.data, CELL, SNAPSHOT_EVERY)
+        except LogDamaged as error:
+            if has_room(options.data):
+                raise
+            logger.error("there is no room for the log in %s: %s", options.data, error)
+            while not has_room(options.data):  # noqa: ASYNC110  # nothing says that there is room
+                await asyncio.sleep(LOOK_S)
+    snapshots = Snapshots(options.data, CELL, options.snapshot_every)
     try:
         recovered = await recover(log, CELL, snapshots)
     except LogHalted as error:
         logger.error("%s", error)
         return EXIT_HALTED
-    if recovered.folded:
+    if recovered.core.head.number:
         logger.info("read %d cycles; the log stands at cycle %d", recovered.folded, recovered.core.head.number)
     await Stack(options, log, recovered, snapshots).run(listener)
     return 0
@@ -181,10 +250,11 @@ if __name__ == "__main__":
     import uvloop
 
     gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(SWITCH_S)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="muster: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
-        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=Options)))
+        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=Options), int(sys.argv[2]) if len(sys.argv) > 2 else None))
     except OperatingError as error:
         logger.error("%s", error)
         status = EXIT_HALTED

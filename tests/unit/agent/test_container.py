@@ -43,3 +43,9 @@ def test_without_a_command_the_image_runs_what_it_says(engine: str) -> None:
     argv = told()
     assert argv[-1].endswith("an/image:1")
     assert argv[1] == "run"
+
+
+def test_what_the_agent_wrote_for_the_task_is_there_inside_too(engine: str) -> None:
+    argv = told("true", environment={"MUSTER_HOSTFILE": "/t/hostfile", "MUSTER_CREDENTIALS": "/t/credentials"})
+    for path in ("/t/hostfile", "/t/credentials"):
+        assert argv[argv.index(f"{path}:{path}:ro") - 1] == ("--bind" if engine == "apptainer" else "--volume")

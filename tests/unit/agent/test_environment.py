@@ -144,14 +144,29 @@ def test_where_the_job_wants_its_output_a_link_leads(tmp_path: Path) -> None:
     assert both == (out, out)
 
 
-def test_old_outputs_go_and_those_of_present_jobs_stay(tmp_path: Path) -> None:
-    for job in ("old", "busy", "new"):
+def test_outputs_that_nobody_wrote_for_long_go_and_those_of_present_jobs_stay(tmp_path: Path) -> None:
+    for job in ("old", "busy", "written"):
         Path(outputs.prepare(tmp_path, task("true", job=job), "n1", tmp_path)[0]).write_text("x")
-        if job != "new":
-            for path in (*(tmp_path / job).iterdir(), tmp_path / job):
-                os.utime(path, (1, 1))
-    assert outputs.drop_old(tmp_path, {"busy"}) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "new"]
+    dropped = []
+    for hour in range(10):
+        if hour == 8:
+            Path(outputs.prepare(tmp_path, task("true", job="written"), "n1", tmp_path)[0]).write_text("more")
+        dropped += [outputs.drop_old(tmp_path, {"busy"}, "boot", hour * outputs.SWEEP_US + extra, 9) for extra in (0, 1000)]
+    assert dropped == [0] * 18 + [1, 0]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["busy", "written"]
+    later = [outputs.drop_old(tmp_path, set(), f"boot-{number}", 0, 9) for number in range(20)]
+    assert sum(later) == 2, "a new boot counts as well, once"
+
+
+def test_no_date_makes_an_output_old(tmp_path: Path) -> None:
+    path = Path(outputs.prepare(tmp_path, task("true", job="old"), "n1", tmp_path)[0])
+    path.write_text("x")
+    for each in (path, path.parent):
+        os.utime(each, (1, 1))  # written when the clock stood at 1970
+    assert outputs.drop_old(tmp_path, set(), "boot", 0) == 0
+    (tmp_path / outputs.AGES).write_bytes(b"{")
+    assert outputs.drop_old(tmp_path, set(), "boot", outputs.SWEEP_US) == 0
+    assert path.exists()
 
 
 def test_runtimes_are_found_by_their_names() -> None:

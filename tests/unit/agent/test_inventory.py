@@ -196,6 +196,16 @@ def test_limits_are_written_where_the_controllers_are(tmp_path: Path) -> None:
     assert (folder / "memory.max").read_text() == str(512 << 20)
 
 
+def test_groups_of_tasks_that_nobody_knows_are_emptied_and_go(tmp_path: Path) -> None:
+    root, groups = mounted(tmp_path)
+    for name in ("known", "left", "full"):
+        groups.make(name, 0, 0)
+    (root / "full" / "cgroup.kill").write_text("")  # here it makes the folder one that cannot be removed
+    groups.sweep({"known"})
+    assert sorted(path.name for path in root.glob("*/")) == ["full", "known"]
+    assert (root / "full" / "cgroup.kill").read_text() == "1"
+
+
 def test_what_cannot_be_limited_is_named(tmp_path: Path) -> None:
     _, groups = mounted(tmp_path)
     groups.controllers = ("memory",)

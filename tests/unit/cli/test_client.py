@@ -87,30 +87,6 @@ def listed(*rows: JobRow) -> Any:
     return {"cycle": 9, "at_us": 1, "jobs": msgspec.to_builtins(rows), "more": False}
 
 
-def shown(of: JobRow) -> Any:
-    request = msgspec.to_builtins(JobRequest(groups=(GroupRequest(),)))
-    element = {
-        "instance": 0,
-        "state": of.state,
-        "attempts": 1,
-        "retries": 0,
-        "not_before_us": 0,
-        "ended_us": 0,
-        "reason": "",
-        "code": 0,
-    }
-    return {
-        "cycle": 9,
-        "at_us": 1,
-        "job": msgspec.to_builtins(of),
-        "request": request,
-        "run": {},
-        "rejected": "",
-        "recorded": 1,
-        "elements": [{**element, "attempt": None}],
-    }
-
-
 def job(name: str = "train") -> JobSubmitted:
     return JobSubmitted(job=new_id(), name=name, user="ada", request=JobRequest(groups=(GroupRequest(),)))
 
@@ -173,7 +149,7 @@ def test_the_token_comes_from_the_environment_or_a_file(server: Server, tmp_path
     monkeypatch.delenv("MUSTER_TOKEN")
     monkeypatch.setenv("MUSTER_TOKEN_FILE", str(tmp_path / "none"))
     with pytest.raises(Failure, match="cannot be read"):
-        find_token()
+        find_token("http://127.0.0.1:8470")
 
 
 def test_a_job_is_found_by_the_beginning_of_its_id_or_by_its_name(server: Server) -> None:
@@ -214,7 +190,7 @@ def test_who_waits_returns_the_exit_status_of_the_job(
 ) -> None:
     ended = row(state, code=code)
     assert exit_status(ended) == status
-    server.answers = [(202, {"job": ended.job, "cycle": 4}), (200, shown(row("running"))), (200, shown(ended))]
+    server.answers = [(202, {"job": ended.job, "cycle": 4}), (200, listed(row("running", job=ended.job))), (200, listed(ended))]
     assert run(["submit", "--name", "train", "--wait", "--", "true"]) == status
     printed = capsys.readouterr()
     assert printed.out == ended.job + "\n"

@@ -161,13 +161,13 @@ def test_a_binding_holds_its_places_and_counts_the_attempts() -> None:
     driver.step(node("a", 2), job("j"))
     attempt = driver.attempt("j")
     assert (attempt.number, attempt.phase, attempt.held, attempt.bound_us) == (1, "prepare", 1, driver.state.at_us)
-    assert driver.state.timers.get(("attempt", "j", 0)) == driver.state.at_us + driver.state.policy.ready_timeout_us
+    assert driver.state.timers.ready.get(driver.instance("j")) == driver.state.at_us + driver.state.policy.ready_timeout_us
     assert driver.state.pending_total == 0
 
 
 def test_the_time_limit_counts_from_the_start() -> None:
     driver = running(time_limit_us=100 * S)
-    assert driver.state.timers.get(("attempt", "j", 0)) == driver.attempt("j").started_us + 100 * S
+    assert driver.state.timers.limit.get(driver.instance("j")) == driver.attempt("j").started_us + 100 * S
 
 
 def test_an_end_gives_everything_up_and_the_last_one_ends_the_job() -> None:
@@ -261,14 +261,14 @@ def test_a_nomination_keeps_its_places_until_it_ends() -> None:
     nomination = driver.state.nominations["k", 0]
     (kept,) = nomination.nodes
     assert kept.claims.keys() == {("k", 0)}
-    assert driver.state.timers.get(("nomination", "k", 0)) == nomination.until_us
+    assert driver.state.timers.nomination.get(("k", 0)) == nomination.until_us
     driver.step(exited("j", 0, code=-9))
     if kept.tasks:
         driver.step(exited("j", 1, code=-9))
     driver.step(exited("j", 1, code=-9))
     assert driver.phase("k") == "starting"
     assert kept.claims == {}
-    assert driver.state.timers.get(("nomination", "k", 0)) is None
+    assert driver.state.timers.nomination.get(("k", 0)) is None
 
 
 def test_a_stopped_pass_says_that_there_is_more_until_the_next_cycle() -> None:

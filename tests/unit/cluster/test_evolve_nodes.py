@@ -189,11 +189,11 @@ def test_a_missing_node_is_heard_last_at_the_beat_before() -> None:
     driver.step(NodesHeard(missing=(0,)), after_s=5)
     assert driver.node("a").heard_us == beat_us
     assert list(driver.state.missing) == [0]
-    assert driver.state.timers.get(("node", "a", 0)) == beat_us + driver.state.policy.silent_after_us
+    assert driver.state.timers.node.get(driver.node("a")) == beat_us + driver.state.policy.silent_after_us
     driver.step(NodesHeard(missing=(0,)), after_s=5)
     assert driver.node("a").heard_us == beat_us
     driver.step(NodesHeard(), after_s=5)
-    assert driver.state.timers.get(("node", "a", 0)) is None
+    assert driver.state.timers.node.get(driver.node("a")) is None
 
 
 def test_from_rows_that_could_not_be_read_nothing_follows() -> None:
@@ -247,10 +247,10 @@ def test_a_policy_moves_the_deadlines_that_follow_from_it() -> None:
     driver.step(NodesHeard(missing=(0,)))
     heard_us = driver.node("a").heard_us
     driver.step(PolicySet(policy=Policy(silent_after_us=70 * S, min_runtime_us=90 * S)))
-    assert driver.state.timers.get(("node", "a", 0)) == heard_us + 70 * S
-    assert driver.state.timers.get(("immune", "j", 0)) == driver.attempt("j").started_us + 90 * S
+    assert driver.state.timers.node.get(driver.node("a")) == heard_us + 70 * S
+    assert driver.state.timers.immune.get(driver.instance("j")) == driver.attempt("j").started_us + 90 * S
     driver.step(PolicySet(policy=Policy()))
-    assert driver.state.timers.get(("immune", "j", 0)) is None
+    assert driver.state.timers.immune.get(driver.instance("j")) is None
     driver.exit("j")
     driver.step(PolicySet(policy=Policy(forget_after_us=10 * S)))
     driver.step(after_s=10)
@@ -264,11 +264,11 @@ def test_a_gap_without_a_leader_moves_what_judges_others_and_no_time_limit() -> 
     driver.run("limited")
     driver.step(job("starting"), NodesHeard(missing=(1,)))
     ready_us, heard_us = driver.attempt("starting").ready_until_us, driver.node("b").heard_us
-    limit_us = driver.state.timers.get(("attempt", "limited", 0))
+    limit_us = driver.state.timers.limit.get(driver.instance("limited"))
     driver.lead(gap_us=100 * S)
     assert driver.attempt("starting").ready_until_us == ready_us + 100 * S
     assert driver.node("b").heard_us == heard_us + 100 * S
-    assert driver.state.timers.get(("attempt", "limited", 0)) == limit_us
+    assert driver.state.timers.limit.get(driver.instance("limited")) == limit_us
     driver.step()
     assert driver.node("b").liveness == "heard"
 

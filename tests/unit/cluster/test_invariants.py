@@ -63,9 +63,9 @@ def test_the_invariant_finds_it(what: str) -> None:
 
 
 INDEXES: dict[str, Callable[[Driver], object]] = {
-    "timers": lambda driver: driver.state.timers.cancel(("nomination", "high", 0)),
-    "todo": lambda driver: driver.state.todo.setdefault(("start", 0)),
-    "running": lambda driver: driver.state.running.clear(),
+    "timers": lambda driver: driver.state.timers.nomination.cancel(("high", 0)),
+    "todo": lambda driver: driver.state.todo.setdefault(driver.instance("start")),
+    "running": lambda driver: driver.state.pending.running.clear(),
     "degraded": lambda driver: driver.state.degraded.setdefault(("start", 0)),
     "free rows": lambda driver: driver.state.ledger.free_rows.append(9),
 }

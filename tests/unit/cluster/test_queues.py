@@ -1,6 +1,6 @@
 """Who waits stands in classes, and inside a class in the order of submission."""
 
-from muster.cluster.jobs import Instance, Job
+from muster.cluster.jobs import Instance, Job, job_of
 from muster.cluster.queues import PendingQueue
 from muster.cluster.shapes import intern_gang
 from muster.events.jobs import JobRun
@@ -9,7 +9,7 @@ from tests.support.build import group, job
 
 def waiting(id: str, place: tuple[int, int], priority: int = 0, gpus: int = 1, array: int | None = None) -> Job:
     request = job(id, group(gpus=gpus), priority=priority, array=array).request
-    return Job(id, "n", "u", "default", request, JobRun(), intern_gang(request), place, 0)
+    return job_of(id, "n", "u", "default", request, JobRun(), intern_gang(request), place, 0)
 
 
 def one(id: str, place: tuple[int, int], priority: int = 0, gpus: int = 1) -> Instance:

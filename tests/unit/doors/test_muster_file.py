@@ -310,3 +310,22 @@ def test_convert_says_in_one_sentence_what_is_wrong(tmp_path: Path, capsys: Any)
     code, _, err = convert(capsys, str(tmp_path / "missing"))
     assert (code, "cannot be read" in err) == (3, True)
     assert convert(capsys, str(wrong), "--json", "--yaml")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "starts"),
+    [
+        ("", "/home/ann/work"),
+        ("directory: runs/a\n", "/home/ann/work/runs/a"),
+        ("directory: /data\n", "/data"),
+        ("directory: null\n", ""),
+        ("image: an/image\n", ""),
+        ("image: an/image\ndirectory: /in/it\n", "/in/it"),
+    ],
+)
+def test_a_job_starts_where_it_was_submitted_unless_it_says_otherwise(said: str, starts: str) -> None:
+    here = Origin(new_id=lambda: "job-0", user="ann", directory="/home/ann/work")
+    (job,) = open_file(f"name: a\ncommand: pwd\n{said}".encode(), "job.yaml", here).jobs
+    assert job.run.directory == starts
+    text = msgspec.json.encode(job_document(job))
+    assert open_file(text, "job.json", here).jobs == (job,)

@@ -107,7 +107,7 @@ def test_the_back_off_doubles_up_to_its_most_and_starts_anew_after_a_start() -> 
 
 
 def end_of_back_off(driver: Driver) -> int:
-    due = driver.state.timers.get(("backoff", "j", 0))
+    due = driver.state.timers.backoff.get(driver.instance("j"))
     assert due is not None
     return due
 
@@ -194,7 +194,7 @@ def test_a_cancellation_while_it_backs_off_ends_it() -> None:
     driver.exit("j", code=1)
     driver.step(JobCancelRequested(job="j"))
     assert driver.phase("j") == "cancelled"
-    assert driver.state.timers.get(("backoff", "j", 0)) is None
+    assert driver.state.timers.backoff.get(driver.instance("j")) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from muster.agent.protocol import AgentAssignment, Wanted
 from muster.events.base import Event
 from muster.events.jobs import JobCancelRequested
 from muster.events.nodes import NodeRegistered
+from muster.gateway.assigning import Assigner
 from muster.gateway.feed import BACKLOG_MAX
 from muster.gateway.live import Live
 from muster.gateway.polls import Polls
@@ -191,3 +192,32 @@ async def test_the_books_count_open_jobs_by_user_and_forget_those_that_are_over(
     assert world.live.books.open == ({"bob": 1} if not held else {"ada": held, "bob": 1})
     anew = Live(world.core, lambda: 0)
     assert anew.books.open == world.live.books.open
+
+
+async def test_what_is_remembered_of_an_assignment_is_what_would_be_made_anew() -> None:
+    world = World(nodes=3)
+    remembered = world.polls._assigner
+    seen: dict[str, None] = {}
+
+    def agrees() -> None:
+        state = world.core.state
+        for number in range(3):
+            row = state.node_rows[f"n{number}"]
+            told = remembered.assign(state, row, 7)
+            assert told == Assigner().assign(state, row, 7)
+            seen[told.decode()] = None
+
+    steps: list[list[Event]] = [
+        [job("alone"), job("gang", group(count=2, gpus=2))],
+        [ready("gang", rank=0, port=4711)],
+        [ready("gang", rank=1, port=4712)],
+        [started("gang", rank=0), started("gang", rank=1), started("alone")],
+        [JobCancelRequested(job="gang", by="ada")],
+        [exited("gang", rank=0)],
+        [exited("alone")],
+        [exited("gang", rank=1)],
+    ]
+    for step in steps:
+        world.say(*step)
+        agrees()
+    assert len(seen) >= 3 * 4, "the assignments hardly change, and nothing is tested"

@@ -143,69 +143,105 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("{at: 0, submit: {name: a, gpuss: 1}}", "scene.yaml:6: gpuss is unknown: a job knows name, queue, "),
-        ("{at: 0, submit: {name: a, gpus: two}}", "scene.yaml:6: gpus must be a whole number, not 'two'"),
-        ("{at: 0, submit: {name: a, gpus: 0.5}}", "scene.yaml:6: gpus must be a whole number, not 0.5"),
-        ("{at: 0, submit: {name: a, gpus: true}}", "scene.yaml:6: gpus must be a whole number, not true"),
-        ("{at: 0, submit: {name: a, memory: 64}}", "scene.yaml:6: memory must be memory with a unit such as 64Gi, not 64"),
+        ("{at: 0, submit: {name: a, gpuss: 1}}", "scene.yaml:6: steps[0].submit.gpuss is unknown: a job knows name, queue, "),
+        ("{at: 0, submit: {name: a, gpus: two}}", "scene.yaml:6: steps[0].submit.gpus must be a whole number, not 'two'"),
+        ("{at: 0, submit: {name: a, gpus: 0.5}}", "scene.yaml:6: steps[0].submit.gpus must be a whole number, not '0.5'"),
+        ("{at: 0, submit: {name: a, gpus: true}}", "scene.yaml:6: steps[0].submit.gpus must be a whole number, not 'true'"),
+        (
+            "{at: 0, submit: {name: a, memory: 64}}",
+            "scene.yaml:6: steps[0].submit.memory must be memory with a unit such as 64Gi, not '64'",
+        ),
         (
             "{at: 0, submit: {name: a, memory: 64GiB}}",
-            "scene.yaml:6: memory must be memory with a unit such as 64Gi, not '64GiB'",
+            "scene.yaml:6: steps[0].submit.memory must be memory with a unit such as 64Gi, not '64GiB'",
         ),
-        ("{at: 0, submit: {name: a, cpu: 1c}}", "scene.yaml:6: cpu must be cores such as 0.5 or 500m, not '1c'"),
+        ("{at: 0, submit: {name: a, cpu: 1c}}", "scene.yaml:6: steps[0].submit.cpu must be cores such as 0.5 or 500m, not '1c'"),
         (
             "{at: 0, submit: {name: a, within: {rack: required}}}",
-            "scene.yaml:6: within is not supported yet: it arrives with topology",
+            "scene.yaml:6: steps[0].submit.within is not supported yet: it arrives with topology",
         ),
         (
             "{at: 0, submit: {name: a, kind: service}}",
-            "scene.yaml:6: kind 'service' is not supported yet: it arrives with services",
+            "scene.yaml:6: steps[0].submit.kind 'service' is not supported yet: it arrives with services",
         ),
-        ("{at: 0, submit: {name: a, elastic: true}}", "scene.yaml:6: elastic is not supported yet: it arrives with elastic jobs"),
+        (
+            "{at: 0, submit: {name: a, elastic: true}}",
+            "scene.yaml:6: steps[0].submit.elastic is not supported yet: it arrives with elastic jobs",
+        ),
         (
             "{at: 0, submit: {name: a, queue: red}}",
-            "scene.yaml:6: queue names the queue 'red', which does not exist; there are default",
+            "scene.yaml:6: steps[0].submit.queue names the queue 'red', which does not exist; there are default",
         ),
-        ("{at: 0, submit: {name: a, groups: [{name: g}], gpus: 1}}", "scene.yaml:6: gpus must stand in the groups"),
-        ("{at: 0, submit: {name: A}}", "scene.yaml:6: name is no name: 'A'"),
-        ("{at: 0, submit: {gpus: 1}}", "scene.yaml:6: submit has a job without a name"),
-        ("{at: 0, submit: {name: a, name: b}}", "scene.yaml:6: name stands twice"),
-        ("{at: 0, submit: {name: a, array: {count: 2, at_once: 1}}}", "scene.yaml:6: at_once is not supported yet"),
-        ("{at: 0, resize: {job: a, count: 2}}", "scene.yaml:6: resize is not supported yet: it arrives with elastic jobs"),
-        ("{at: 0, reserve: {name: r}}", "scene.yaml:6: reserve is not supported yet: it arrives with reservations"),
-        ("{at: 0, explode: n1}", "scene.yaml:6: explode is unknown: a step knows at, shuffle, expect, never, submit"),
-        ("{at: 0, policy: {backfill: true}}", "scene.yaml:6: backfill is not supported yet: it can only be off"),
-        ("{at: 0, policy: {horizon: 60}}", "scene.yaml:6: horizon is not supported yet: it arrives with reservations"),
-        ("{at: 0, policy: {silent_afer: 60}}", "scene.yaml:6: silent_afer is unknown"),
-        ("{at: 0, cancel: b}", "scene.yaml:6: cancel names the job 'b', which is never submitted"),
-        ("{at: 0, drain: n4}", "scene.yaml:6: drain names the node 'n4', which never exists"),
-        ("{at: 0, drain: 'n[3-1]'}", "scene.yaml:6: drain is no name: the range [3-1] runs backwards"),
-        ("{at: 0, cancel: 1 of a}", "scene.yaml:6: cancel must say exactly which, not '1 of a'"),
-        ("{at: 0, expect: {running: '4 of n[1-3]'}}", "scene.yaml:6: running names the job 'n1', which is never submitted"),
-        ("{at: 0, expect: {running: '2 of a'}}", "scene.yaml:6: running asks for 2 of 1: '2 of a'"),
+        (
+            "{at: 0, submit: {name: a, groups: [{name: g}], gpus: 1}}",
+            "scene.yaml:6: steps[0].submit.gpus must stand in the groups",
+        ),
+        ("{at: 0, submit: {name: A}}", "scene.yaml:6: steps[0].submit.name is no name: 'A'"),
+        ("{at: 0, submit: {gpus: 1}}", "scene.yaml:6: steps[0].submit has a job without a name"),
+        ("{at: 0, submit: {name: a, name: b}}", "scene.yaml:6: steps[0].submit.name stands twice"),
+        (
+            "{at: 0, submit: {name: a, array: {count: 2, at_once: 1}}}",
+            "scene.yaml:6: steps[0].submit.array.at_once is not supported yet",
+        ),
+        (
+            "{at: 0, resize: {job: a, count: 2}}",
+            "scene.yaml:6: steps[0].resize is not supported yet: it arrives with elastic jobs",
+        ),
+        ("{at: 0, reserve: {name: r}}", "scene.yaml:6: steps[0].reserve is not supported yet: it arrives with reservations"),
+        ("{at: 0, explode: n1}", "scene.yaml:6: steps[0].explode is unknown: a step knows at, shuffle, expect, never, submit"),
+        ("{at: 0, policy: {backfill: true}}", "scene.yaml:6: steps[0].policy.backfill is not supported yet: it can only be off"),
+        (
+            "{at: 0, policy: {horizon: 60}}",
+            "scene.yaml:6: steps[0].policy.horizon is not supported yet: it arrives with reservations",
+        ),
+        ("{at: 0, policy: {silent_afer: 60}}", "scene.yaml:6: steps[0].policy.silent_afer is unknown"),
+        ("{at: 0, cancel: b}", "scene.yaml:6: steps[0].cancel names the job 'b', which is never submitted"),
+        ("{at: 0, drain: n4}", "scene.yaml:6: steps[0].drain names the node 'n4', which never exists"),
+        ("{at: 0, drain: 'n[3-1]'}", "scene.yaml:6: steps[0].drain is no name: the range [3-1] runs backwards"),
+        ("{at: 0, cancel: 1 of a}", "scene.yaml:6: steps[0].cancel must say exactly which, not '1 of a'"),
+        (
+            "{at: 0, expect: {running: '4 of n[1-3]'}}",
+            "scene.yaml:6: steps[0].expect.running names the job 'n1', which is never submitted",
+        ),
+        ("{at: 0, expect: {running: '2 of a'}}", "scene.yaml:6: steps[0].expect.running asks for 2 of 1: '2 of a'"),
         (
             "{at: 0, policy: {filters: [nothing]}}",
-            "scene.yaml:6: policy names a plugin that is not there: policy.filters: 'nothing'",
+            "scene.yaml:6: steps[0].policy names a plugin that is not there: policy.filters: 'nothing'",
         ),
-        ("{at: 0, expect: {runing: a}}", "scene.yaml:6: runing is unknown: an expectation knows running"),
-        ("{at: 0, expect: {planned: {a: 1}}}", "scene.yaml:6: planned is not supported yet: it arrives with reservations"),
-        ("{at: 0, expect: {queue: {red: {gpus: 1}}}}", "scene.yaml:6: red is no queue; there are default"),
-        ("{at: 0, expect: {user: {v: {gpus: 1}}}}", "scene.yaml:6: v is no user of a job: 'v'"),
-        ("{at: 0, expect: {running: a/1}}", "scene.yaml:6: running names 'a/1', but 'a' has 1 instances, numbered from 0"),
-        ("{at: 0, expect: {node: {n1: down}}}", "scene.yaml:6: n1 must be one of ready, silent, lost"),
+        ("{at: 0, expect: {runing: a}}", "scene.yaml:6: steps[0].expect.runing is unknown: an expectation knows running"),
+        (
+            "{at: 0, expect: {planned: {a: 1}}}",
+            "scene.yaml:6: steps[0].expect.planned is not supported yet: it arrives with reservations",
+        ),
+        ("{at: 0, expect: {queue: {red: {gpus: 1}}}}", "scene.yaml:6: steps[0].expect.queue.red is no queue; there are default"),
+        ("{at: 0, expect: {user: {v: {gpus: 1}}}}", "scene.yaml:6: steps[0].expect.user.v is no user of a job: 'v'"),
+        (
+            "{at: 0, expect: {running: a/1}}",
+            "scene.yaml:6: steps[0].expect.running names 'a/1', but 'a' has 1 instances, numbered from 0",
+        ),
+        ("{at: 0, expect: {node: {n1: down}}}", "scene.yaml:6: steps[0].expect.node.n1 must be one of ready, silent, lost"),
         (
             "{at: 0, expect: {preempted_count: {at_leat: 1}}}",
-            "scene.yaml:6: at_leat is unknown: a number knows at_least, at_most",
+            "scene.yaml:6: steps[0].expect.preempted_count.at_leat is unknown: a number knows at_least, at_most",
         ),
-        ("{at: 0, expect: {same_devices_as_at: {a: 99}}}", "scene.yaml:6: a is a time after the last step"),
-        ("{at: -1, cordon: n1}", "scene.yaml:6: at must be seconds from 0 in whole microseconds, not -1"),
-        ("{at: soon, cordon: n1}", "scene.yaml:6: at must be seconds, not 'soon'"),
-        ("{at: 0}", "scene.yaml:6: steps has a step in which nothing happens"),
-        ("{cordon: n1}", "scene.yaml:6: steps need the time in at"),
-        ("{at: 0, restart: false}", "scene.yaml:6: restart can only be true"),
-        ("{at: 0, fail_append: maybe}", "scene.yaml:6: fail_append must be one of lost, landed, not 'maybe'"),
-        ("{at: 0, reregister: {name: n1, order: [0, 0]}}", "scene.yaml:6: order must hold each index from 0 once, not [0, 0]"),
-        ("{at: 0, add_nodes: [{name: n9, rack: r1}]}", "scene.yaml:6: rack is not supported yet: it arrives with topology"),
+        (
+            "{at: 0, expect: {same_devices_as_at: {a: 99}}}",
+            "scene.yaml:6: steps[0].expect.same_devices_as_at.a is a time after the last step",
+        ),
+        ("{at: -1, cordon: n1}", "scene.yaml:6: steps[0].at must be seconds from 0 in whole microseconds, not '-1'"),
+        ("{at: soon, cordon: n1}", "scene.yaml:6: steps[0].at must be seconds, not 'soon'"),
+        ("{at: 0}", "scene.yaml:6: steps[0] is a step in which nothing happens"),
+        ("{cordon: n1}", "scene.yaml:6: steps[0] needs the time in at"),
+        ("{at: 0, restart: false}", "scene.yaml:6: steps[0].restart can only be true"),
+        ("{at: 0, fail_append: maybe}", "scene.yaml:6: steps[0].fail_append must be one of lost, landed, not 'maybe'"),
+        (
+            "{at: 0, reregister: {name: n1, order: [0, 0]}}",
+            "scene.yaml:6: steps[0].reregister.order must hold each index from 0 once, not a list",
+        ),
+        (
+            "{at: 0, add_nodes: [{name: n9, rack: r1}]}",
+            "scene.yaml:6: steps[0].add_nodes[0].rack is not supported yet: it arrives with topology",
+        ),
     ],
 )
 def test_an_error_names_its_place_and_key(step: str, message: str) -> None:
@@ -218,7 +254,7 @@ def test_the_line_is_that_of_the_key_in_a_file_of_many_lines(tmp_path: Path) -> 
     path.write_text(HEAD + "  - at: 0\n    submit:\n      name: a\n      gpus: 1\n      gpu_modle: H100\n" + TAIL)
     with pytest.raises(ScenarioError) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}:10: gpu_modle is unknown: a job knows")
+    assert str(caught.value).startswith(f"{path}:10: steps[0].submit.gpu_modle is unknown: a job knows")
 
 
 def test_other_queues_and_topology_are_not_supported_yet() -> None:
@@ -238,10 +274,13 @@ def test_a_file_that_expects_nothing_is_an_error() -> None:
     [
         ("", "scene.yaml:1: file is empty"),
         ("name: [", "scene.yaml:"),
-        ("- a\n", "scene.yaml:1: file must be a mapping (a scene), not [a]"),
+        ("- a\n", "scene.yaml:1: file must be a mapping (a scene), not a list"),
         ("name: a\nname: b\n", "scene.yaml:2: name stands twice"),
         ("name: a\nstpes: []\n", "scene.yaml:2: stpes is unknown: a scene knows name, about, cluster, queues, policy, steps"),
-        ("name: a\ncluster: {nodes: [{name: n, gpus: 1}, {name: n}]}\nsteps: []\n", "scene.yaml:2: nodes has the node 'n' twice"),
+        (
+            "name: a\ncluster: {nodes: [{name: n, gpus: 1}, {name: n}]}\nsteps: []\n",
+            "scene.yaml:2: cluster.nodes[1] has the node 'n' twice",
+        ),
     ],
 )
 def test_what_is_no_scene_is_said_in_one_sentence(text: str, message: str) -> None:

@@ -146,3 +146,16 @@ def test_a_mark_that_cannot_be_read_means_that_nobody_died(tmp_path: Path, conte
     path = tmp_path / "mark"
     path.write_bytes(content)
     assert Deaths(path, {}).deaths == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full to stand for a full disk")
+def test_a_full_disk_takes_the_mark_and_not_the_cycle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for path in (Path("/dev/full"), tmp_path / "missing" / "deaths"):
+        caplog.clear()
+        deaths = Deaths(path, {})
+        for _ in range(3):
+            deaths.enter({JOBS: 0}, {JOBS: 1}, Message(JOBS, 0, b"x", 0))
+            deaths.leave()
+        assert deaths.deaths == 0
+        assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["the mark of deaths cannot be written"]
+        deaths.close()

@@ -1,5 +1,6 @@
 """A snapshot is believed only where it agrees with itself and with the log."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,30 @@ def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
     assert left == sorted(path.name for path in written[1:])
     assert str(driver.core.head.number).zfill(16) in left[1]
     assert driver.core.head.digest[:16] in left[1]
+
+
+def test_where_there_is_no_room_for_a_snapshot_nothing_is_left_of_it_and_the_older_one_stays(tmp_path: Path) -> None:
+    driver, _, path = history(tmp_path)
+    core = driver.core
+    snapshots = Snapshots(tmp_path, CELL)
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            snapshots.write(core.state, core.head, len(driver.records))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    assert list(tmp_path.iterdir()) == [path]
+    assert snapshots.latest() == core.head.number - 3
+    snapshots.write(core.state, core.head, len(driver.records))
+    assert snapshots.latest() == core.head.number
+
+
+def test_what_a_writer_that_was_killed_left_goes_with_the_next_snapshot(tmp_path: Path) -> None:
+    driver, _, path = history(tmp_path)
+    torn = tmp_path / "main-0000000000000099-0123456789abcdef.partial"
+    others = tmp_path / "main-2-0000000000000099-0123456789abcdef.partial"
+    for each in (torn, others):
+        each.write_bytes(path.read_bytes()[:100])
+    newer = Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records))
+    assert sorted(tmp_path.iterdir()) == sorted([path, newer, others])

@@ -11,12 +11,14 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from muster.agent.credentials import NAME as CREDENTIALS
 from muster.agent.protocol import AgentTask
 from muster.agent.runtimes import CannotRun, Launch
 from muster.doors.images import ENTRYPOINT
 
 ENGINES: Final = ("podman", "docker", "apptainer")
 PULL_S: Final = 1800
+HOSTFILE: Final = "MUSTER_HOSTFILE"
 
 
 class Container:
@@ -52,11 +54,14 @@ class Container:
         if _kind(engine) == "apptainer":
             image = task.run.image if "://" in task.run.image or task.run.image.startswith("/") else f"docker://{task.run.image}"
             verb = "run" if not overrides(task) else "exec"
-            argv = [engine, verb, "--bind", str(directory), "--pwd", str(directory), *(["--nv"] if devices else []), image]
+            bound = [part for path in _files(environment) for part in ("--bind", f"{path}:{path}:ro")]
+            argv = [engine, verb, "--bind", str(directory), *bound, "--pwd", str(directory)]
+            argv += [*(["--nv"] if devices else []), image]
             inside = {f"APPTAINERENV_{name}": value for name, value in passed.items()}
             return Launch(argv=(*argv, *task.run.command), environment={**kept, **inside}, directory=str(directory))
         argv = [engine, "run", "--rm", "--init", "--name", _container(environment["MUSTER_TASK"]), "--network", "host"]
         argv += ["--volume", f"{directory}:{directory}", "--workdir", str(directory)]
+        argv += [part for path in _files(environment) for part in ("--volume", f"{path}:{path}:ro")]
         for name in sorted(passed):
             argv += ["--env", name]
         if devices and _kind(engine) == "docker":
@@ -93,6 +98,11 @@ def overrides(task: AgentTask) -> bool:
 
 def _kind(engine: str) -> str:
     return os.path.basename(engine)
+
+
+def _files(environment: dict[str, str]) -> list[str]:
+    """What the task finds beside its folder, under the same names inside."""
+    return [environment[name] for name in (HOSTFILE, CREDENTIALS) if name in environment]
 
 
 def _container(mark: str) -> str:

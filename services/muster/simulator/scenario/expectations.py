@@ -52,7 +52,7 @@ def read_bound(value: Value, read: Callable[[Value], Exact] = Value.count) -> Bo
     if not isinstance(value.data, dict):
         number = read(value)
         return Bound(number, number)
-    fields = value.mapping("a number", ["at_least", "at_most"])
+    fields = value.known("a number", ["at_least", "at_most"])
     if not fields:
         raise value.error("needs at_least or at_most")
     return Bound(
@@ -63,7 +63,7 @@ def read_bound(value: Value, read: Callable[[Value], Exact] = Value.count) -> Bo
 
 def read_checks(value: Value, mentions: Mentions) -> tuple[Check, ...]:
     """A mapping of expectations: all of them are meant at once."""
-    fields = value.mapping("an expectation", _READERS, _LATER)
+    fields = value.known("an expectation", _READERS, _LATER)
     if not fields:
         raise value.error("expects nothing")
     return tuple(
@@ -87,7 +87,7 @@ def _members(value: Value, mentions: Mentions) -> list[tuple[str, Bound]]:
 
 def _members_by_group(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, Bound]]]]:
     def groups(item: Value) -> list[tuple[str, Bound]]:
-        return [(group, read_bound(entry)) for group, entry in item.any_mapping("groups to numbers").items()]
+        return [(group, read_bound(entry)) for group, entry in item.mapping("groups to numbers").items()]
 
     return mentions.by_job(value, "names to groups", groups)
 
@@ -118,7 +118,7 @@ def _same_devices(value: Value, mentions: Mentions) -> list[tuple[str, int]]:
 
 
 def _decisions_since(value: Value, mentions: Mentions) -> tuple[int, Bound]:
-    fields = value.mapping("decisions_since", ["at", "count"])
+    fields = value.known("decisions_since", ["at", "count"])
     if "at" not in fields or "count" not in fields:
         raise value.error("needs at and count")
     return fields["at"].micros(), read_bound(fields["count"])
@@ -132,7 +132,7 @@ _AMOUNTS: dict[str, Callable[[Value], Exact]] = {"gpus": read_gpus, "cpu": read_
 
 
 def _amounts(value: Value) -> list[tuple[str, Bound]]:
-    fields = value.any_mapping("amounts")
+    fields = value.mapping("amounts")
     result = []
     for key, item in fields.items():
         read = read_gpus if key.startswith("gpus/") and len(key) > 5 else _AMOUNTS.get(key)
@@ -150,7 +150,7 @@ def _free(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, B
 
 def _by_queue(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, Bound]]]]:
     result = []
-    for queue, item in value.any_mapping("queues to amounts").items():
+    for queue, item in value.mapping("queues to amounts").items():
         if queue not in mentions.queues:
             raise item.error(f"is no queue; there are {', '.join(mentions.queues)}")
         result.append((queue, _amounts(item)))
@@ -159,7 +159,7 @@ def _by_queue(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[st
 
 def _by_user(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, Bound]]]]:
     result = []
-    for user, item in value.any_mapping("users to amounts").items():
+    for user, item in value.mapping("users to amounts").items():
         mentions.users.append((user, item))
         result.append((user, _amounts(item)))
     return result

@@ -89,7 +89,7 @@ def _models(value: Value) -> list[str]:
 
 
 def _labels(value: Value) -> dict[str, str]:
-    return {key: item.scalar_text() for key, item in value.any_mapping("labels").items()}
+    return {key: item.scalar_text() for key, item in value.mapping("labels").items()}
 
 
 def _taints(value: Value) -> tuple[Taint, ...]:
@@ -118,7 +118,7 @@ _NODE_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
 
 def read_node_fields(value: Value) -> tuple[list[str], dict[str, Any]]:
     """The names of a node entry and the fields of `NodeScene` that it sets."""
-    fields = value.mapping("a node", ["name", *_NODE_FIELDS], _NODE_LATER)
+    fields = value.known("a node", ["name", *_NODE_FIELDS], _NODE_LATER)
     if "name" not in fields:
         raise value.error("has a node without a name")
     changes = {}
@@ -164,7 +164,7 @@ def _selector(value: Value) -> list[dict[str, Any]]:
         ]
     result = []
     for item in value.items("requirements"):
-        fields = item.mapping("a requirement", ["key", "op", "values"])
+        fields = item.known("a requirement", ["key", "op", "values"])
         if "key" not in fields:
             raise item.error("has a requirement without a key")
         op = fields["op"].word(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")) if "op" in fields else "In"
@@ -250,7 +250,7 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
     """A job entry, or a list of them, ranges of names expanded, in the order of the file."""
     jobs = []
     for item in value.several():
-        fields = item.mapping("a job", _JOB_FIELDS, _later(item, _JOB_LATER))
+        fields = item.known("a job", _JOB_FIELDS, _later(item, _JOB_LATER))
         if "name" not in fields:
             raise item.error("has a job without a name")
         for name in read_plain(fields["name"]):
@@ -279,7 +279,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         raise fields["queue"].error(f"names the queue {queue!r}, which does not exist; there are {', '.join(mentions.queues)}")
     array = None
     if "array" in fields:
-        spec = fields["array"].mapping("an array", ["count"], {"at_once": "limits on arrays"})
+        spec = fields["array"].known("an array", ["count"], {"at_once": "limits on arrays"})
         if "count" not in spec:
             raise fields["array"].error("needs a count")
         array = spec["count"].whole()
@@ -322,12 +322,12 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
 
 def _group(item: Value, named: bool) -> dict[str, Any]:
     if named:
-        fields = item.mapping("a group", ["name", *_TASK_FIELDS], _TASK_LATER)
+        fields = item.known("a group", ["name", *_TASK_FIELDS], _TASK_LATER)
         if "name" not in fields:
             raise item.error("has a group without a name")
         name = read_one(fields["name"])
     else:
-        fields = item.any_mapping("a job")
+        fields = item.mapping("a job")
         name = "task"
     group: dict[str, Any] = {"name": name, "count": 1, "cpu_milli": 100, "memory_mib": 100}
     for key, (target, read) in _TASK_FIELDS.items():
@@ -346,7 +346,7 @@ def _stop_takes(value: Value | None) -> int:
 def _start_fails(value: Value | None, mentions: Mentions) -> StartFails | None:
     if value is None:
         return None
-    fields = value.mapping("start_fails", ["on", "times"])
+    fields = value.known("start_fails", ["on", "times"])
     if "on" not in fields:
         raise value.error("needs the names of the nodes in on")
     return StartFails(
@@ -370,7 +370,7 @@ _OFF = ("reclaim", "backfill", "aging_after")
 def read_policy(value: Value) -> dict[str, Any]:
     """The fields of `Policy` that a scene sets. Reclaim, backfill and aging do not exist yet: they can only be off."""
     known = ["name", "version", "filters", "scores", "preemption", *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
-    fields = value.mapping("a policy", dict.fromkeys(known), _POLICY_LATER)
+    fields = value.known("a policy", dict.fromkeys(known), _POLICY_LATER)
     changes: dict[str, Any] = {}
     for key, item in fields.items():
         if key in _OFF:
@@ -401,7 +401,7 @@ def read_policy(value: Value) -> dict[str, Any]:
 def _weight(value: Value) -> Weight:
     if isinstance(value.data, str):
         return Weight(name=value.data)
-    fields = value.mapping("a score", ["name", "weight"])
+    fields = value.known("a score", ["name", "weight"])
     if "name" not in fields:
         raise value.error("has a score without a name")
     return Weight(name=fields["name"].string(), weight=fields["weight"].whole() if "weight" in fields else 1)

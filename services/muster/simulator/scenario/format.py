@@ -82,11 +82,11 @@ def parse(text: str, file: str = "scene.yaml") -> Scenario:
 
 
 def _scenario(document: Value, file: str) -> Scenario:
-    fields = document.mapping("a scene", ["name", "about", "cluster", "queues", "policy", "steps"])
+    fields = document.known("a scene", ["name", "about", "cluster", "queues", "policy", "steps"])
     for key in ("name", "cluster", "steps"):
         if key not in fields:
             raise document.error(f"has no {key}")
-    cluster = fields["cluster"].mapping("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
+    cluster = fields["cluster"].known("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
     queues = _queues(fields["queues"]) if "queues" in fields else ["default"]
     mentions = Mentions(queues)
     nodes = read_nodes(cluster["nodes"]) if "nodes" in cluster and cluster["nodes"].data != [] else []
@@ -115,7 +115,7 @@ def _queues(value: Value) -> list[str]:
     )
     names = []
     for item in value.items("queues"):
-        fields = item.mapping("a queue", ["name"], later)
+        fields = item.known("a queue", ["name"], later)
         name = read_one(fields["name"]) if "name" in fields else ""
         if name != "default":
             raise item.error(f"{name!r} is not supported yet: the one queue is 'default'; others arrive with {QUEUES}")
@@ -124,9 +124,9 @@ def _queues(value: Value) -> list[str]:
 
 
 def _step(value: Value, mentions: Mentions) -> Step:
-    fields = value.mapping("a step", ["at", "shuffle", "expect", "never", *_VERBS], _VERBS_LATER)
+    fields = value.known("a step", ["at", "shuffle", "expect", "never", *_VERBS], _VERBS_LATER)
     if "at" not in fields:
-        raise value.error("need the time in at")
+        raise value.error("needs the time in at")
     verbs: list[Verb] = []
     expects: list[tuple[Check, ...]] = []
     nevers: list[tuple[Check, ...]] = []
@@ -138,7 +138,7 @@ def _step(value: Value, mentions: Mentions) -> Step:
         elif key not in ("at", "shuffle"):
             verbs.extend(Verb(key, args, item.line) for args in _VERBS[key](item, mentions))
     if not verbs and not expects and not nevers:
-        raise value.error("has a step in which nothing happens")
+        raise value.error("is a step in which nothing happens")
     return Step(
         at_us=fields["at"].micros(),
         line=value.line,
@@ -227,7 +227,7 @@ def _update_node(value: Value, mentions: Mentions) -> list[Any]:
         names, changes = read_node_fields(item)
         if not changes:
             raise item.error("changes nothing")
-        mentions.node_names(item.any_mapping("a node")["name"], picks=False)
+        mentions.node_names(item.mapping("a node")["name"], picks=False)
         result.extend((name, changes) for name in names)
     return result
 
@@ -283,7 +283,7 @@ def _late(value: Value, mentions: Mentions) -> list[Any]:
 
 
 def _needs(value: Value, what: str, needed: list[str], optional: list[str]) -> dict[str, Value]:
-    fields = value.mapping(what, [*needed, *optional])
+    fields = value.known(what, [*needed, *optional])
     for key in needed:
         if key not in fields:
             raise value.error(f"has {what} without {key}")

@@ -255,7 +255,7 @@ def _refusals_unsaid(self: Recorded, event: Event, data: bytes) -> None:
 
 
 def _no_liveness(state: State, node: Node) -> None:
-    state.timers.cancel(("node", node.name, node.row))
+    state.timers.node.cancel(node)
 
 
 def _silent_is_over(state: State, event: Any) -> None:

@@ -128,7 +128,7 @@ class Mentions:
     def by_job(self, value: Value, what: str, read: Callable[[Value], Any]) -> list[tuple[str, Any]]:
         """A mapping from names of jobs (ranges allowed) to something."""
         result: list[tuple[str, Any]] = []
-        for key, item in value.any_mapping(what).items():
+        for key, item in value.mapping(what).items():
             name_value = Value(key, key, item.file, item.line, item.key)
             result.extend((name, read(item)) for name in self.job_names(name_value, picks=False).plain)
         return result
@@ -136,7 +136,7 @@ class Mentions:
     def by_node(self, value: Value, what: str, read: Callable[[Value], Any]) -> list[tuple[str, Any]]:
         """A mapping from names of nodes (ranges allowed) to something."""
         result: list[tuple[str, Any]] = []
-        for key, item in value.any_mapping(what).items():
+        for key, item in value.mapping(what).items():
             name_value = Value(key, key, item.file, item.line, item.key)
             result.extend((name, read(item)) for name in self.node_names(name_value, picks=False).plain)
         return result

@@ -7,13 +7,13 @@ What a hostile file may cost is bounded: its size, its depth, and how many value
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 import yaml
 
-from muster.doors.errors import DoorError, quoted
+from muster.reading.errors import FileError, quoted
 
 BYTES_MAX = 1024 * 1024
 DEPTH_MAX = 32
@@ -39,9 +39,9 @@ class Value:
         self.key = key
         self.size = 1
 
-    def error(self, sentence: str) -> DoorError:
+    def error(self, sentence: str) -> FileError:
         """The error that this value is, to be raised."""
-        return DoorError(self.file, self.line, self.key, sentence)
+        return FileError(self.file, self.line, self.key, sentence)
 
     def mapping(self, what: str) -> "dict[str, Value]":
         """The value as a mapping; nothing at all is an empty one."""
@@ -51,12 +51,17 @@ class Value:
             raise self.error(f"must be a mapping ({what}), not {self.said()}")
         return self.data
 
-    def known(self, what: str, known: Iterable[str]) -> "dict[str, Value]":
-        """The value as a mapping with no other keys than these."""
+    def known(self, what: str, known: Iterable[str], later: Mapping[str, str] | None = None) -> "dict[str, Value]":
+        """The value as a mapping with no other keys than these.
+
+        `later` names the keys that are not supported yet and what they arrive with.
+        """
         fields = self.mapping(what)
         names = list(known)
         for key, value in fields.items():
             if key not in names:
+                if later and key in later:
+                    raise value.error(f"is not supported yet: it arrives with {later[key]}")
                 raise value.error(f"is unknown: {what} knows {', '.join(names)}")
         return fields
 
@@ -91,10 +96,36 @@ class Value:
             raise self.error(f"must be one of {', '.join(words)}, not {self.said()}")
         return self.data
 
-    def whole(self, least: int, most: int) -> int:
+    def whole(self, least: int | None = None, most: int | None = None) -> int:
         """The value as a whole number within these bounds."""
-        if not isinstance(self.data, int) or isinstance(self.data, bool) or not least <= self.data <= most:
-            raise self.error(f"must be a whole number from {least} to {most}, not {self.said()}")
+        number = self.data
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or (least is not None and number < least) or (most is not None and number > most):  # type: ignore[operator]
+            bounds = "" if least is None else f" from {least}" + ("" if most is None else f" to {most}")
+            raise self.error(f"must be a whole number{bounds}, not {self.said()}")
+        return number  # type: ignore[return-value]  # a whole number, as was looked at
+
+    def count(self) -> int:
+        """The value as a whole number from 0."""
+        return self.whole(0)
+
+    def micros(self, signed: bool = False) -> int:
+        """Seconds, with fractions, in microseconds."""
+        if isinstance(self.data, bool) or not isinstance(self.data, int | Decimal):
+            raise self.error(f"must be seconds, not {self.said()}")
+        micros = Decimal(self.data) * 1_000_000
+        if micros != micros.to_integral_value() or (micros < 0 and not signed):
+            raise self.error(f"must be seconds from 0 in whole microseconds, not {self.said()}")
+        if abs(micros) > 10**15:
+            raise self.error(f"must be less than thirty years, not {self.said()}")
+        return int(micros)
+
+    def plain(self) -> object:
+        """The value without its places."""
+        if isinstance(self.data, dict):
+            return {key: value.plain() for key, value in self.data.items()}
+        if isinstance(self.data, list):
+            return [value.plain() for value in self.data]
         return self.data
 
     def boolean(self) -> bool:
@@ -116,22 +147,22 @@ def decoded(data: bytes, file: str, bytes_max: int = BYTES_MAX) -> str:
     """The file as text.
 
     Raises:
-        DoorError: too large, or not UTF-8.
+        FileError: too large, or not UTF-8.
     """
     if len(data) > bytes_max:
-        raise DoorError(file, 1, "file", f"has {len(data)} bytes; at most {bytes_max} are read")
+        raise FileError(file, 1, "file", f"has {len(data)} bytes; at most {bytes_max} are read")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DoorError(file, line, "file", f"is not UTF-8: byte {error.start} is {data[error.start]:#04x}") from None
+        raise FileError(file, line, "file", f"is not UTF-8: byte {error.start} is {data[error.start]:#04x}") from None
 
 
 def read_documents(text: str, file: str) -> list[Value]:
     """The documents of a YAML file, or the value of a JSON file; empty documents are left out.
 
     Raises:
-        DoorError: it is neither.
+        FileError: it is neither.
     """
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -203,19 +234,19 @@ class _Yaml:
             mark = error.problem_mark or error.context_mark
             lines = self._text.count("\n") + (not self._text.endswith("\n"))
             line = min(mark.line + 1, max(lines, 1)) if mark else 1
-            raise DoorError(self._file, line, "file", f"is not YAML: {quoted(error.problem or error.context)}") from None
+            raise FileError(self._file, line, "file", f"is not YAML: {quoted(error.problem or error.context)}") from None
         except (yaml.YAMLError, UnicodeError, ValueError, StopIteration) as error:
-            raise DoorError(self._file, 1, "file", f"is not YAML: {quoted(str(error))}") from None
+            raise FileError(self._file, 1, "file", f"is not YAML: {quoted(str(error))}") from None
         return found
 
     def _value(self, events: Iterator[Any], event: Any, key: str, depth: int) -> Value:
         line = event.start_mark.line + 1
         if depth > DEPTH_MAX:
-            raise DoorError(self._file, line, key, f"is nested more than {DEPTH_MAX} deep")
+            raise FileError(self._file, line, key, f"is nested more than {DEPTH_MAX} deep")
         self._spend(1, line, key)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise DoorError(self._file, line, key, f"names the anchor {quoted(event.anchor)}, which is not there")
+                raise FileError(self._file, line, key, f"names the anchor {quoted(event.anchor)}, which is not there")
             value = self._anchors[event.anchor]
             self._spend(value.size, line, key)
             return value
@@ -233,17 +264,17 @@ class _Yaml:
         """A file may not hold more values than this, aliases followed: twice as much text must not cost ten times the time."""
         self._made += values
         if self._made > VALUES_MAX:
-            raise DoorError(self._file, line, key, f"is beyond the {VALUES_MAX} values that are read of one file")
+            raise FileError(self._file, line, key, f"is beyond the {VALUES_MAX} values that are read of one file")
 
     def _scalar(self, event: Any, key: str, line: int) -> Value:
         text = event.value
         if _SURROGATE.search(text):
-            raise DoorError(self._file, line, key, "holds half of a character (a lone surrogate)")
+            raise FileError(self._file, line, key, "holds half of a character (a lone surrogate)")
         if event.tag is None and not event.style:
             return Value(_plain(text), text, self._file, line, key)
         if event.tag in (None, "!", "tag:yaml.org,2002:str"):
             return Value(text, text, self._file, line, key)
-        raise DoorError(self._file, line, key, f"has the tag {quoted(event.tag)}, which is not used here")
+        raise FileError(self._file, line, key, f"has the tag {quoted(event.tag)}, which is not used here")
 
     def _sequence(self, events: Iterator[Any], event: Any, key: str, depth: int) -> Value:
         items: list[Value] = []
@@ -257,14 +288,14 @@ class _Yaml:
         while not isinstance(inner := next(events), yaml.MappingEndEvent):
             line = inner.start_mark.line + 1
             if not isinstance(inner, yaml.ScalarEvent):
-                raise DoorError(self._file, line, key, "has a key that is no text")
+                raise FileError(self._file, line, key, "has a key that is no text")
             name = self._scalar(inner, key, line).text
             value = self._value(events, next(events), _join(key, name[:128]), depth + 1)
             if name == "<<" and not inner.style:
                 merged.extend(value.several())
                 continue
             if name in fields:
-                raise DoorError(self._file, line, _join(key, name[:128]), f"stands twice; first in line {fields[name].line}")
+                raise FileError(self._file, line, _join(key, name[:128]), f"stands twice; first in line {fields[name].line}")
             if value.data is None or not isinstance(value.data, dict | list):
                 value = Value(value.data, value.text, value.file, line, _join(key, name[:128]))
             fields[name] = value
@@ -321,7 +352,7 @@ class _Json:
         """The value that begins with the current token, which stays current until it is used up."""
         line, token = self._line, self._token
         if depth > DEPTH_MAX:
-            raise DoorError(self._file, line, key, f"is nested more than {DEPTH_MAX} deep")
+            raise FileError(self._file, line, key, f"is nested more than {DEPTH_MAX} deep")
         if self._kind == 2:
             return Value(text := self._string(token, key), text, self._file, line, key)
         if self._kind in (3, 4):
@@ -343,7 +374,7 @@ class _Json:
             self._next()
             value = self._value(_join(key, name[:128]), depth + 1)
             if name in fields:
-                raise DoorError(self._file, at, _join(key, name[:128]), f"stands twice; first in line {fields[name].line}")
+                raise FileError(self._file, at, _join(key, name[:128]), f"stands twice; first in line {fields[name].line}")
             fields[name] = value
             self._comma("}")
         return _full(Value(fields, "", self._file, line, key))
@@ -387,4 +418,4 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 Reader = Callable[[Value], Any]
-"""Reads one value, or raises a `DoorError` with its place."""
+"""Reads one value, or raises a `FileError` with its place."""

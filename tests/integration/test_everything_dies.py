@@ -1,0 +1,117 @@
+"""A real `muster up` under a seeded load for a minute, while its parts are killed and stopped at random moments.
+
+Whatever dies when: no attempt runs twice, no two attempts run at once, nothing is left over, every job that was accepted
+comes to its end once the trouble has ended, and there is one history.
+
+Another seed: `MUSTER_SEED=7 python -m pytest tests/integration/test_everything_dies.py`. What it leaves behind stays in the
+test's folder, and in `$MUSTER_KEEP` where that is set.
+"""
+
+import os
+import shutil
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.trouble import POLICY, STRIKES, Load, Trouble, count, excluded, judge_log, judge_runs, keep, left_open, planted
+from tests.support.up import Up, until, up
+
+SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
+KEPT = [kept["seed"] for kept in SEEDS.get("kept", [])]
+CHOSEN = int(os.environ.get("MUSTER_SEED", time.time_ns() % 1_000_000))
+PATIENCE_S = 90.0
+
+
+def begin(stack: Up) -> list[str]:
+    """Wait until it is there with both its nodes, and set the policy of short spans; the nodes' names."""
+    with stack.ready() as client:
+        assert client.put("/policy", json=POLICY).status_code == 202
+
+        def both() -> list[str]:
+            names = [node["node"] for node in client.get("/nodes").json()["nodes"]]
+            return names if len(names) == 2 else []
+
+        found: list[str] = until(both)
+        return found
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="the tasks hold locks with flock (util-linux)")
+@pytest.mark.parametrize("seed", [*KEPT, CHOSEN])
+def test_whatever_dies_nothing_runs_twice_nothing_is_lost_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    again = f"again: MUSTER_SEED={seed} python -m pytest {Path(__file__).name}"
+    print(again)
+    length_s = float(SEEDS["played"]["seconds"])
+    with up(tmp_path / "up", "--agents", "2", "--devices", "8xH100-80GB") as stack:
+        load = Load(stack, tmp_path / "load", seed, begin(stack), length_s)
+        trouble = Trouble(stack, seed, length_s)
+        enough = threading.Event()
+        people = threading.Thread(target=load.run, args=(enough,))
+        people.start()
+        try:
+            trouble.run()
+        finally:
+            enough.set()
+            people.join(PATIENCE_S)
+        assert not people.is_alive(), "what was asked is not answered"
+        try:
+            with stack.client() as client:
+                gone = come_to_an_end(client, load)
+            assert len(stack.left()) >= 4, "what runs is not seen"
+            assert stack.stop() == 0
+            left = until_none(stack)
+            problems, cycles = judge_log(stack.folder)
+            problems += judge_runs(cycles, load.place, load.accepted)
+        except BaseException:
+            with stack.client() as client:
+                print(again, _open(client, load))
+            if "MUSTER_KEEP" in os.environ:
+                keep(tmp_path, Path(os.environ["MUSTER_KEEP"]))
+            raise
+    counts = count(cycles, load.place)
+    counts["jobs that both nodes had failed"] = gone
+    said = {**trouble.counts, **{f"asked: {what}": number for what, number in load.counts.items()}, **counts}
+    print("\n".join(f"{number:>8}  {what}" for what, number in sorted(said.items())))
+    problems = [*load.wrong, *(f"left over: {what}" for what in left), *problems]
+    if problems and "MUSTER_KEEP" in os.environ:
+        keep(tmp_path, Path(os.environ["MUSTER_KEEP"]))
+    assert not problems, "\n".join([again, *problems])
+    for part, how in STRIKES:
+        assert trouble.counts[f"{part} {how}"] > 0, f"no {how} of {part}"
+    for what in ("task: start", "task: end", "task: told", "asked: drain", "asked: cancel", "InstancePreempted", "NodeLost"):
+        assert said.get(what, 0) > 0, f"there was no {what}"
+    assert counts["terms"] > 1
+    assert not planted(cycles, load.place, load.accepted, tmp_path / "planted"), "the judge does not see everything"
+
+
+def come_to_an_end(client: httpx.Client, load: Load) -> int:
+    """Wait until all accepted jobs are over; how many of them no node was left for, so that somebody had to cancel them."""
+
+    def settled() -> bool:
+        still = left_open(client, load.accepted)
+        return not still or sorted(still) == sorted(excluded(client, load.accepted))
+
+    until(settled, PATIENCE_S)
+    hopeless = excluded(client, load.accepted)
+    for id in hopeless:
+        assert client.post(f"/jobs/{id}/cancel").status_code == 202
+    until(lambda: not left_open(client, load.accepted), PATIENCE_S)
+    return len(hopeless)
+
+
+def until_none(stack: Up) -> list[str]:
+    """What is left, after some patience: who was told to end may take a moment."""
+    end = time.monotonic() + 10
+    while (left := stack.left()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def _open(client: httpx.Client, load: Load) -> str:
+    try:
+        return str({id: (load.accepted[id], state) for id, state in left_open(client, load.accepted).items()})
+    except httpx.TransportError as error:
+        return f"the gateway does not answer: {error}"
