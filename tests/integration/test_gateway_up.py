@@ -17,7 +17,7 @@ from muster.up.places import Running
 from muster.up.places import running as what_runs
 from tests.support.gateway import Stack, job, running
 
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 
 
 def until(what: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,16 @@ def cycles(client: httpx.Client, count: int) -> int:
     return int(client.get("/state").json()["cycle"])
 
 
+def is_newer(snapshots: Snapshots, cycle: int) -> bool:
+    """Whether there is a snapshot after this cycle."""
+    return snapshots.latest() > cycle
+
+
+def is_term(client: httpx.Client, term: int) -> bool:
+    """Whether this term has begun."""
+    return bool(client.get("/state").json()["term"] == term)
+
+
 def kill_scheduler(stack: Up) -> None:
     before = stack.schedulers()
     os.kill(before[0].pid, signal.SIGKILL)
@@ -41,11 +52,11 @@ async def test_a_start_after_sigkill_reads_only_what_came_after_the_snapshot(tmp
         snapshots = Snapshots(data, "main")
         for life in range(2):
             last = cycles(client, 2 * EVERY)
-            until(lambda least=seen: snapshots.latest() > least)
+            until(partial(is_newer, snapshots, seen))
             seen = snapshots.latest()
             assert last - 2 * EVERY < seen <= last
             kill_scheduler(stack)
-            until(lambda expected=life + 2: client.get("/state").json()["term"] == expected)
+            until(partial(is_term, client, life + 2))
             found = re.findall(r"read (\d+) cycles; the log stands at cycle (\d+)", stack.said.read_text())
             read, stood = map(int, found[life])
             assert stood >= last
