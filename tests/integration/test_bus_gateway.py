@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from muster.cli.main import run
 from muster.log.bus import Bus
 from muster.log.topics import create
 from tests.integration.test_gateway import (  # noqa: F401  # pytest runs them here, with the fixtures of this module
@@ -112,6 +113,28 @@ def test_what_is_sent_while_nobody_leads_is_taken_and_waits(stack: BusStack, cli
     until(lambda: client.get(f"/jobs/{known}").json()["job"]["state"] in stopped, say="the cancellation is too")
     again = client.post("/jobs", json=body).json()
     assert again["cycle"] == client.get(f"/submissions/{body['job']}").json()["cycle"] > 0
+
+
+def test_commands_read_the_log_on_kafka_as_they_read_a_folder(
+    stack: BusStack, client: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = client.post("/jobs", json=job("by-command")).json()["job"]
+    place = stack.folder
+    for words, said in (
+        (("jobs", "--log", place), "by-command"),
+        (("job", id, "--log", place), "by-command"),
+        (("nodes", "--log", place), "NODE"),
+        (("at", place, "0", "jobs"), "by-command"),
+        (("explain", place, "by-command"), id),
+        (("log", place, "--type", "JobSubmitted"), "by-command"),
+        (("fsck", place), "the log is whole"),
+        (("verify", place), "every decision was legal"),
+        (("audit", place), "none differs"),
+    ):
+        assert run(words) == 0, words
+        assert said in capsys.readouterr().out, words
+    assert run(("audit", "kafka://127.0.0.1:1")) == 3
+    assert "no broker answers" in capsys.readouterr().err
 
 
 def test_a_gateway_that_starts_anew_shows_the_same(stack: BusStack, client: httpx.Client) -> None:

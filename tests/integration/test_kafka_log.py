@@ -210,6 +210,9 @@ async def test_a_broker_that_is_away_for_a_while_is_read_on_from_where_it_was(
     for number in range(5):
         await writer.append(b"%d" % number)
     assert len(await _until(reader, 0, lambda found: len(found) >= 5)) == 5
+    leaving = [await open_log(bus, topic, writer=writes) for writes in (True, False, True, False)]
+    for log in leaving:
+        assert len(await _until(log, 0, lambda found: len(found) >= 5)) == 5
     broker.kill()
     async with asyncio.timeout(IN_TIME_S):
         assert await reader.read(5) == []
@@ -219,6 +222,8 @@ async def test_a_broker_that_is_away_for_a_while_is_read_on_from_where_it_was(
             await reader.end()
         with pytest.raises(AppendDoubt):
             await writer.append(b"in doubt")
+        for log in leaving:
+            await log.close()
     await asyncio.to_thread(broker.restart)
     await _append_at_last(writer, b"after")
     for log in (writer, reader):

@@ -65,6 +65,7 @@ def sentence(data: bytes) -> str:
     return found.reason
 
 
+@settings(deadline=None)
 @given(events, st.sampled_from(ENCODERS), st.text(max_size=8), st.text(min_size=1, max_size=8), st.integers(0, 2**52))
 def test_what_is_sent_as_a_cloudevent_arrives_as_the_same_bytes_as_without(
     pair: tuple[str, Input], encoder: Any, source: str, id: str, time_us: int
@@ -74,6 +75,7 @@ def test_what_is_sent_as_a_cloudevent_arrives_as_the_same_bytes_as_without(
     assert to_data(topic, headers, value) == direct(topic, event)
 
 
+@settings(deadline=None)
 @given(events, st.integers(0, 4), st.booleans())
 def test_another_spelling_of_the_body_is_the_same_input(pair: tuple[str, Input], indent: int, ascii: bool) -> None:
     topic, event = pair
@@ -94,6 +96,7 @@ def _either(decode: Callable[[bytes], Any], data: bytes) -> Any:
         return str(error)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([*TOPICS, "elsewhere"]),
     st.lists(
@@ -107,7 +110,7 @@ def test_whatever_the_message_is_there_is_an_answer(topic: str, headers: list[tu
     assert len(opened.id) <= 128
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(events, st.sampled_from(ENCODERS), st.data())
 def test_a_message_that_was_damaged_is_refused_or_says_what_its_body_says(
     pair: tuple[str, Input], encoder: Any, data: st.DataObject

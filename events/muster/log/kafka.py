@@ -97,8 +97,7 @@ async def give_up(producer: AIOKafkaProducer) -> None:
     """
     stopping = asyncio.ensure_future(producer.stop())
     await asyncio.wait([stopping], timeout=0.05)
-    if stopping.done():
-        stopping.exception()
+    if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
         return
     # Its connections fail and its sender ends; then whoever waits for an answer is told that none comes.
     await producer.client.close()
@@ -110,6 +109,21 @@ async def give_up(producer: AIOKafkaProducer) -> None:
     if not stopping.done():
         stopping.cancel()
     await asyncio.gather(stopping, return_exceptions=True)
+
+
+async def stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, whatever state it is in.
+
+    Its own `stop()` ends halfway where its fetcher has died, and with a `CancelledError` that nobody sent where the fetcher
+    waits to try a broker again.
+    """
+    stopping = asyncio.ensure_future(consumer.stop())
+    await asyncio.wait([stopping], timeout=CLOSE_S)
+    if not stopping.done():
+        stopping.cancel()
+    for result in await asyncio.gather(stopping, return_exceptions=True):
+        if isinstance(result, BaseException):
+            await consumer._client.close()
 
 
 class KafkaLog:
@@ -248,10 +262,7 @@ class KafkaLog:
         if self._producer is not None:
             await give_up(self._producer)
         for consumer in (self._consumer, self._asker):
-            try:
-                await consumer.stop()
-            except (KafkaError, OSError):  # its fetcher had died, and it stopped at that
-                await consumer._client.close()
+            await stop_consumer(consumer)
 
     async def _start(self) -> None:
         await self._asker.start()

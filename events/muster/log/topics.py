@@ -21,7 +21,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from muster.log.bus import Bus, reasons
 from muster.log.errors import LogError, LogUnreachable
-from muster.log.kafka import make_consumer
+from muster.log.kafka import make_consumer, stop_consumer
 
 COPIES: Final = 3
 IN_SYNC: Final = 2
@@ -336,7 +336,7 @@ async def _with_offsets(bus: Bus, topics: list[Found]) -> list[Found]:
     except (KafkaError, TimeoutError, OSError):
         return topics
     finally:
-        await consumer.stop()
+        await stop_consumer(consumer)
     placed = []
     for topic in topics:
         partitions = []

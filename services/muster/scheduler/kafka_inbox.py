@@ -28,7 +28,7 @@ from aiokafka.structs import ConsumerRecord
 from muster.events.cloudevents import open_message
 from muster.log.bus import Bus
 from muster.log.errors import LogError, OffsetsLost
-from muster.log.kafka import give_up, make_consumer, make_producer
+from muster.log.kafka import give_up, make_consumer, make_producer, stop_consumer
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Message
 
 QUEUE_MAX: Final = 20_000
@@ -257,7 +257,7 @@ class KafkaInbox:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
         for client in (self._consumer, self._asker):
-            await client.stop()
+            await stop_consumer(client)
         await give_up(self._producer)
 
     # Reading as a leader

@@ -72,7 +72,7 @@ def joined(records: list[bytes], begin: int) -> list[Envelope]:
     return [envelope for place, data in enumerate(records[begin:], begin + 1) for envelope in joining.take(place, data)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(MOVES, st.integers(0, 60)), max_size=250), st.data())
 def test_from_anywhere_the_same_is_admitted_from_some_record_on(moves: list[tuple[str, int]], data: st.DataObject) -> None:
     records = written(moves)
