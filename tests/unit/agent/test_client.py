@@ -17,7 +17,7 @@ def listener() -> Iterator[socket.socket]:
 
 async def away(gateway: str) -> GatewayAway:
     """How asking it ends."""
-    client = Client(gateway, "n1")
+    client = Client([gateway], "n1")
     try:
         with pytest.raises(GatewayAway) as raised:
             await client.assignment(0, "uid")
