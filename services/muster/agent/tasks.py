@@ -10,11 +10,9 @@ Nothing here speaks to the gateway, and nothing here waits: `muster.agent.agent`
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +26,7 @@ from muster.agent.cgroup import Groups
 from muster.agent.environment import Place, environment, group_of, hostfile
 from muster.agent.home import Home
 from muster.agent.inventory import Inventory
+from muster.agent.ports import free_port
 from muster.agent.processes import Process, kill_group, kill_marked, process, processes, send
 from muster.agent.protocol import AgentTask
 from muster.agent.runtimes import CannotRun, Runtime
@@ -39,8 +38,6 @@ TaskKey = tuple[str, int, int, int]
 """Job, instance, attempt, rank."""
 
 SPEC_VERSION: Final = 1
-PORTS: Final = range(20_000, 32_000)
-"""Below the ports that kernels hand out by themselves."""
 LIMIT_SLACK_US: Final = 5_000_000
 """A time limit is the scheduler's to enforce; supervisors do it so much later, where the scheduler cannot."""
 SPARES: Final = 2
@@ -259,7 +256,7 @@ class Tasks:
         """Make the task's folder, and its supervisor as soon as it can be."""
         local = self._add(LocalTask(key, self.home.tasks / folder_name(key), item))
         if item.rank == 0:
-            local.port = free_port(key, {other.port for other in self.known.values() if other is not local})
+            local.port = free_port(folder_name(key), {other.port for other in self.known.values() if other is not local})
         try:
             self._make_folder(local, item)
         except (OSError, ValueError) as error:
@@ -533,22 +530,6 @@ class _Kept(msgspec.Struct):
 def folder_name(key: TaskKey) -> str:
     """Of a task's folder; also what its supervisor calls it."""
     return ".".join(map(str, key))
-
-
-def free_port(key: TaskKey, taken: set[int]) -> int:
-    """A port that nobody listens on now and no other task of the node was given; 0 where there is none."""
-    first = int.from_bytes(hashlib.blake2b(folder_name(key).encode(), digest_size=4).digest())
-    for step in range(len(PORTS)):
-        port = PORTS[(first + step) % len(PORTS)]
-        if port in taken:
-            continue
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("0.0.0.0", port))
-            except OSError:
-                continue
-            return port
-    return 0
 
 
 def _report(local: LocalTask) -> TaskReport:
