@@ -107,9 +107,7 @@ class Deaths:
     def _say(self, error: OSError) -> None:
         if not self._said:
             self._said = True
-            logger.warning(
-                "the mark of deaths cannot be written, an input that kills is not found: %s", error.strerror or error
-            )
+            logger.warning("the mark of deaths cannot be written, an input that kills is not found: %s", error.strerror or error)
 
 
 def _read(file: int | None) -> tuple[bool, _Mark]:
