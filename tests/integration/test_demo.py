@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.cli.main import run
+from muster.log.reader import read_admitted
 
 CHECKS = 12
 PLANTS = ("", "double-start", "lost-job", "altered-log", "no-preempt")
@@ -70,6 +72,19 @@ def test_the_clean_run_holds_and_its_log_can_be_read(played: Played, capsys: pyt
     for command in ("audit", "verify", "fsck"):
         assert run([command, str(folder)]) == 0
     capsys.readouterr()
+
+
+def test_what_the_readme_asks_of_a_demo_is_answered(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, future = played[""]
+    assert future.result().returncode == 0
+    last = str(max(envelope.number for envelope, _ in read_admitted(folder)))
+    lines = re.findall(r"^\$ (muster \w+ build/demo.*)$", (Path(__file__).parents[2] / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 5
+    for line in lines:
+        words = [str(folder) if word == "build/demo" else word for word in shlex.split(line.partition("|")[0])]
+        words = [last if word.isdigit() and words[place - 1] != "--from" else word for place, word in enumerate(words)]
+        assert run(words[1:]) == 0, line
+        assert capsys.readouterr().out
 
 
 def test_a_log_that_is_there_is_not_touched(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def pipeline(
 
     Examples: muster bench pipeline --log sqlite --json
 
-    muster bench pipeline --part lives --seconds 600
+    muster bench pipeline --part lives --seconds 20
     """
     for name in part or ():
         if name not in parts.PARTS:

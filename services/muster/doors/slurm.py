@@ -54,6 +54,9 @@ def read_script(text: str, file: str, origin: Origin, options: Sequence[str] = (
     if "\r\n" in text:
         line = text.count("\n", 0, text.index("\r\n")) + 1
         raise DoorError(file, line, "script", "has DOS line breaks, which no shell takes: dos2unix makes it right")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DoorError(file, line, "script", "holds a NUL character, and is no text that a shell could be given")
     said = script_options(text, file, notices)
     for one in read_words(list(options), "command line", 1, notices):
         said[one.option.name] = one

@@ -76,7 +76,7 @@ class Books:
         self.lease_until_us = state.lease_until_us
         self.queues = QueueCounts(state)
         self.touched: dict[tuple[str, int], None] = {}
-        """Instances whose attempts this cycle changed."""
+        """Instances whose attempts were changed, until whoever wants to know it was told."""
         self._open: dict[str, str] = {}
         """The users of the jobs that are not over."""
         for job in state.jobs.values():
@@ -90,7 +90,6 @@ class Books:
 
     def fold(self, state: State, cycle: Cycle) -> dict[str, None]:
         """Take a cycle in; `state` is the one after it. Returns the names of nodes whose assignments it changed."""
-        self.touched = {}
         self.lease_us = state.policy.lease_us
         self.lease_until_us = state.lease_until_us
         dirty: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """The live view: the state as of the last admitted cycle, and everybody who waits for the next.
 
 In the embedded stack the state is the scheduler's own. While a record of its is in flight that state is ahead of the log,
-and nobody looks: a read waits until the record was read back, and is then done before the scheduler goes on. So what a
+and nobody looks: a read waits until the record was read back, and is done before the next is made. So what a
 gateway shows has always happened.
 """
 
@@ -35,6 +35,8 @@ class Live:
         """Where the record of the head stands in the log; 0 before the first was admitted here."""
         self._waiting: list[tuple[Callable[[State], None], asyncio.Future[None]]] = []
         self._changed: list[Callable[[State, dict[str, None]], None]] = []
+        self._dirty: dict[str, None] = {}
+        """Nodes whose assignments changed since `serve`."""
 
     @property
     def head(self) -> str:
@@ -46,20 +48,31 @@ class Live:
         return self._core.state.positions.get(source, 0) if self._core.pending is None else 0
 
     def on_change(self, told: Callable[[State, dict[str, None]], None]) -> None:
-        """Call this after each cycle with the state and the names of nodes whose assignments it changed."""
+        """Call this after each cycle, or after a few, with the state and the names of nodes whose assignments changed."""
         self._changed.append(told)
 
     def admitted(self, record: Record) -> None:
         """A record was read, admitted and folded: whoever waits for it is answered."""
+        self.fold(record)
+        self.serve()
+
+    def fold(self, record: Record) -> None:
+        """A record was read, admitted and folded. `serve` is to be called before the state changes again."""
         self.position = record.position
         state = self._core.state
         cycle = self._core.made
         if cycle is None or cycle.number != state.number:  # a start of a term, or another's
             cycle = decode_cycle(record.data)
-        dirty = self.books.fold(state, cycle)
+        self._dirty.update(self.books.fold(state, cycle))
+        self.feed.publish(record.data, cycle)
+
+    def serve(self) -> None:
+        """Answer polls and reads that wait. In the leader's process that is done between two cycles, in neither."""
+        state = self._core.state
+        dirty, self._dirty = self._dirty, {}
         for told in self._changed:
             told(state, dirty)
-        self.feed.publish(record.data, cycle)
+        self.books.touched = {}
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for look, done in waiting:

@@ -174,6 +174,7 @@ def read_documents(text: str, file: str) -> list[Value]:
     return _Yaml(text, file).documents()
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
@@ -236,7 +237,10 @@ class _Yaml:
             line = min(mark.line + 1, max(lines, 1)) if mark else 1
             raise FileError(self._file, line, "file", f"is not YAML: {quoted(error.problem or error.context)}") from None
         except (yaml.YAMLError, UnicodeError, ValueError, StopIteration) as error:
-            raise FileError(self._file, 1, "file", f"is not YAML: {quoted(str(error))}") from None
+            place = _CONTROL.search(self._text)
+            line = self._text.count("\n", 0, place.start()) + 1 if place else 1
+            why = f"holds the control character {place[0]!r}" if place else f"is not YAML: {quoted(str(error))}"
+            raise FileError(self._file, line, "file", why) from None
         return found
 
     def _value(self, events: Iterator[Any], event: Any, key: str, depth: int) -> Value:

@@ -81,10 +81,12 @@ class Scheduler:
         exit: Callable[[int], NoReturn] = os._exit,
         nonce: Callable[[], str] = lambda: secrets.token_hex(16),
         admitted: Callable[[Record], None] | None = None,
+        settled: Callable[[], None] | None = None,
         spent: Spent | None = None,
     ) -> None:
         """`admitted` is told of each record that was read, admitted and folded: what stands in it may be acted on. It must
-        neither fail nor take long. In `spent` is counted where the time goes.
+        neither fail nor take long. `settled` is called after such records, once those whose messages they took were told, and
+        before the state changes again. In `spent` is counted where the time goes.
         """
         self.core = recovered.core
         self.log = log
@@ -96,6 +98,7 @@ class Scheduler:
         self._exit = exit
         self._nonce = nonce
         self._admitted = admitted
+        self._settled = settled if settled is not None else _nothing
         self.spent = spent if spent is not None else Spent()
         self._told_us = 0
         """What judging records, and telling of them, took since the append."""
@@ -146,6 +149,7 @@ class Scheduler:
         if records:
             for record in records:
                 self._judge(record)
+            self._settled()
             self._snapshot()
             return
         if not self._at_tail:
@@ -185,6 +189,7 @@ class Scheduler:
             self._anchor = Anchor(at_us, now_us)
             self._awake_us = self.clock.monotonic_us()
             await self.inbox.seek(core.positions)
+        self._settled()
 
     # Leading
 
@@ -213,6 +218,8 @@ class Scheduler:
             told_us = self._told_us
             self.spent.cycle(taken_us - began_us, made_us - taken_us, now_us - made_us - told_us, told_us)
             self.inbox.moved(core.taken())
+            self._settled()
+            self.spent.phases_us["serve"] += self.clock.monotonic_us() - now_us
             return
         self.inbox.moved(core.taken())
         await self._rest()
@@ -317,3 +324,7 @@ class Scheduler:
         core = self.core
         if self.snapshots is not None and self.snapshots.due(core.head.number):
             self.snapshots.write(core.state, core.head, self._head_position)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -21,9 +21,10 @@ class Spent:
     def clear(self) -> None:
         """Count anew."""
         self.cycles = 0
-        self.phases_us = {"take": 0, "decide": 0, "append": 0, "tell": 0}
+        self.phases_us = {"take": 0, "decide": 0, "append": 0, "tell": 0, "serve": 0}
         """`take`: what has arrived is handed to the core; `decide`: inputs are made, the engine steps, the record is encoded;
-        `append`: until the log gives it back; `tell`: it is judged, and followers are told."""
+        `append`: until the log gives it back; `tell`: it is judged, and followers are told; `serve`: between two cycles, senders,
+        polls and reads that wait are answered."""
         self.cycles_us: deque[int] = deque(maxlen=KEPT)
         """The last cycles, each as a whole."""
 

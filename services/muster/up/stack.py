@@ -47,7 +47,7 @@ STOP_TASKS_S: Final = 120.0
 LOOK_S: Final = 0.5
 """How often a full disk is looked at for room."""
 
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0001
 """So long at most the thread that has written to the log waits for its turn to say so. Python's own 5 ms are several cycles."""
 
 logger = logging.getLogger("muster.up")
@@ -83,6 +83,7 @@ class Stack:
             deaths=Deaths(options.data / "deaths", recovered.core.positions),
             exit=leave,
             admitted=self._admitted,
+            settled=self._settled,
         )
         self.core = recovered.core
         self._leads = asyncio.Event()
@@ -155,7 +156,10 @@ class Stack:
         self.position = record.position
         if self.core.leads:
             self._leads.set()
-        self.gateway.live.admitted(record)
+        self.gateway.live.fold(record)
+
+    def _settled(self) -> None:
+        self.gateway.live.serve()
 
     async def _stop_tasks(self) -> None:
         """Let what runs on our own nodes leave with its grace; its jobs wait for the next start."""

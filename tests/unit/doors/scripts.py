@@ -258,5 +258,5 @@ WRONG: dict[str, tuple[str, int, str, str]] = {
     "perl": ("#!/usr/bin/perl\n#SBATCH -n1\nprint 1;\n", 1, "script", "perl"),
     "name": ("#!/bin/bash\n#SBATCH --job-name=...\nx\n", 2, "--job-name", "a letter or a digit"),
     "too-long": ("#!/bin/bash\n" + "# padding\n" * 14000, 1, "script", "at most 131071"),
-    "nul": ("#!/bin/bash\necho \0\n", 1, "script", "NUL"),
+    "nul": ("#!/bin/bash\necho \0\n", 2, "script", "NUL"),
 }

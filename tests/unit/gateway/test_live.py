@@ -221,3 +221,26 @@ async def test_what_is_remembered_of_an_assignment_is_what_would_be_made_anew() 
         world.say(*step)
         agrees()
     assert len(seen) >= 3 * 4, "the assignments hardly change, and nothing is tested"
+
+
+async def test_who_waits_is_served_between_cycles_and_what_several_cycles_changed_is_told_then() -> None:
+    world = World()
+    remembered = world.polls._assigner
+    row = world.core.state.node_rows["n0"]
+    after = world.core.head.number
+    world.say(job("a"), job("b"))
+    remembered.assign(world.core.state, row, 7)
+    polling = asyncio.ensure_future(world.poll("n0", world.core.head.number, 5))
+    await asyncio.sleep(0)
+    for step in ([started("a"), started("b")], [exited("a")]):
+        data = world.begin(*step)
+        verdict = world.core.follow(data)
+        assert isinstance(verdict, Admitted)
+        world.live.fold(Record(verdict.head.number, data))
+    await asyncio.sleep(0)
+    assert not polling.done(), "it was answered in the middle"
+    world.live.serve()
+    found = await polling
+    assert found is not None
+    assert found.number == world.core.head.number > after
+    assert remembered.assign(world.core.state, row, 7) == Assigner().assign(world.core.state, row, 7)

@@ -39,6 +39,8 @@ TWENTIETH: Final = GroupRequest(cpu_milli=500, memory_mib=4096, gpu_milli=50)
 JOBS_A_NODE: Final = 160
 """Of that kind, on a node with 8 GPUs."""
 HALF: Final = GroupRequest(cpu_milli=4000, memory_mib=32_768, gpu_milli=500)
+HALVES_A_NODE: Final = 32
+"""Of that kind, on a node with 16 GPUs."""
 WHOLE: Final = GroupRequest(cpu_milli=8000, memory_mib=65_536, gpus=1)
 DATE: Final = ("date", "+%s%N")
 """The process that `running` starts says when it ran: nanoseconds since 1970, by the machine's clock."""
@@ -299,8 +301,10 @@ class Bench:
         alone: list[int] = []
         beside: list[int] = []
         reads: list[readers.Read] = []
+        room_s = size.nodes * HALVES_A_NODE * 0.95 / (2 * size.turns * size.beside_per_s)
+        turn_s = min(size.beside_s, room_s - size.warm_s)
         with ExitStack() as exits:
-            body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, gpus=16, runs=False))
+            body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, gpus=HALVES_A_NODE // 2, runs=False))
             clients = self._worker(
                 exits,
                 submitters.__name__,
@@ -319,11 +323,11 @@ class Bench:
                     body.tell("poll" if with_them else "rest")
                     body.hear(agents.Counts)
                     if with_them:
-                        reading.tell(str(size.warm_s + size.beside_s))
-                    clients.tell(str(size.warm_s + size.beside_s))
+                        reading.tell(str(size.warm_s + turn_s))
+                    clients.tell(str(size.warm_s + turn_s))
                     time.sleep(size.warm_s)
                     stack.inside()
-                    time.sleep(size.beside_s * 0.95)
+                    time.sleep(turn_s * 0.95)
                     inside = stack.inside()
                     (beside if with_them else alone).extend(inside.cycles_us)
                     counted.add(inside)
@@ -346,7 +350,7 @@ class Bench:
         ]
         return part(
             "beside",
-            f"{size.beside_per_s:g} jobs/s are submitted to {size.nodes} nodes, {size.turns} times {size.beside_s:g} s without "
+            f"{size.beside_per_s:g} jobs/s are submitted to {size.nodes} nodes, {size.turns} times {turn_s:g} s without "
             f"and with {size.nodes} long polls and {size.reads_per_s:g} reads/s",
             figures,
             counted.load,
