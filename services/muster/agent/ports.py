@@ -9,7 +9,7 @@ PORTS: Final = range(20_000, 32_000)
 
 
 def free_port(name: str, taken: set[int]) -> int:
-    """A port for the task of this name that nobody listens on now and no other task of the node was given; 0 where there is none."""
+    """For the task of this name: a port that nobody listens on and no other task of the node was given; 0 where there is none."""
     first = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest())
     for step in range(len(PORTS)):
         port = PORTS[(first + step) % len(PORTS)]
