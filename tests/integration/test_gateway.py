@@ -282,7 +282,8 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
     threads = [threading.Thread(target=submit) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(1.0)
+    while len(acknowledged) <= 20 and any(thread.is_alive() for thread in threads):
+        time.sleep(0.01)
     stack.kill()
     for thread in threads:
         thread.join()

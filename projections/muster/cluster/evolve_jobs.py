@@ -305,11 +305,16 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
         state.todo.pop(instance, None)
     timers = state.timers
     timers.ready.cancel(instance)
-    limit_us = instance.job.request.time_limit_us
+    limit_us = limit_of(instance)
     if limit_us is not None:
         timers.limit.set_first(instance, at_us + limit_us)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
+
+
+def limit_of(instance: Instance) -> int | None:
+    """For how long its attempts may run; None: for ever."""
+    return instance.job.request.time_limit_us
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
@@ -332,7 +337,7 @@ def set_timer(state: State, attempt: Attempt) -> None:
     due_us = 0
     if attempt.phase == "run":
         due_us = attempt.degraded_until_us
-        limit_us = instance.job.request.time_limit_us
+        limit_us = limit_of(instance)
         if limit_us is not None:
             end_us = attempt.started_us + limit_us
             due_us = min(due_us, end_us) if due_us else end_us

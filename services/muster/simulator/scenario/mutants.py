@@ -92,7 +92,6 @@ _ended = lifecycle._ended
 _faulty = lifecycle._faulty
 _rank = preempt.rank
 _on_node = preempt._on_node
-_attempt_timer = evolve_jobs.set_timer
 _recount = Node.recount
 _one = BestFit.one
 _ask = Pass._ask
@@ -214,10 +213,8 @@ def _requeue_last(self: Emitter, decision: Event) -> None:
     _emit(self, decision)
 
 
-def _no_time_limit(state: State, attempt: Attempt) -> None:
-    request = attempt.instance.job.request
-    with mock.patch.object(attempt.instance.job, "request", msgspec.structs.replace(request, time_limit_us=None)):
-        _attempt_timer(state, attempt)
+def _no_time_limit(instance: Instance) -> int | None:
+    return None
 
 
 # Reports
@@ -379,7 +376,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-blame": _instead(lifecycle, "_ended", _no_blame),
     "no-failure": _instead(lifecycle, "_ended", _always_retried),
     "requeue-last": _instead(Emitter, "emit", _requeue_last),
-    "no-time-limit": _instead(evolve_jobs, "set_timer", _no_time_limit),
+    "no-time-limit": _instead(evolve_jobs, "limit_of", _no_time_limit),
     "stale-reports": _both(_instead(reports, "_held", _any_report), _instead(evolve_jobs, "_task", _any_attempt)),
     "revival": _both(
         _instead(reports, "_held", _any_report),
