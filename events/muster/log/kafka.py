@@ -44,6 +44,8 @@ FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
+ASK_TIMEOUT_MS: Final = 1_500
+"""So long each time: the answer is small."""
 START_S: Final = 30.0
 """So long connecting may take: brokers that say nothing are tried for some seconds each."""
 READ_WAIT_S: Final = 1.0
@@ -136,7 +138,7 @@ class KafkaLog:
         self._append_deadline_s = append_deadline_s
         self._producer = make_producer(bus) if writer else None
         self._consumer = make_consumer(bus)
-        self._asker = make_consumer(bus)
+        self._asker = make_consumer(bus, request_timeout_ms=ASK_TIMEOUT_MS)
         self._closed = False
         self._buffer: deque[Record] = deque()
         """What was unpacked and not yet read; it follows `_next` without a gap."""
@@ -237,7 +239,9 @@ class KafkaLog:
         self._check()
         try:
             async with asyncio.timeout(ASK_S):
-                end: int = (await self._asker.end_offsets([self._at]))[self._at]
+                end: int = (await self._asker._fetcher.end_offsets([self._at], None))[
+                    self._at
+                ]  # asks again, of whoever leads then
         except (KafkaError, TimeoutError, OSError) as error:
             self._check()
             raise LogUnreachable(f"the end of {self._name} could not be asked for: {_said(error)}") from error
@@ -343,8 +347,8 @@ class KafkaLog:
         begin, end = "?", "?"
         with contextlib.suppress(KafkaError, TimeoutError, OSError):
             async with asyncio.timeout(ASK_S):
-                begin = (await self._asker.beginning_offsets([self._at]))[self._at] + 1
-                end = (await self._asker.end_offsets([self._at]))[self._at]
+                begin = (await self._asker._fetcher.beginning_offsets([self._at], None))[self._at] + 1
+                end = (await self._asker._fetcher.end_offsets([self._at], None))[self._at]
         return (
             f"{self._name} holds the positions {begin} to {end}, and what stands after position {self._next} was to be read: "
             "it was cut, or made anew"
