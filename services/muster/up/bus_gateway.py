@@ -32,8 +32,8 @@ from muster.scheduler.memory import settle
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up import places
-from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT, leave
-from muster.up.process import hold, prepare, status_of
+from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT
+from muster.up.process import hold, leave, prepare, status_of
 from muster.up.serving import Server, listen
 
 logger = logging.getLogger("muster.gateway")

@@ -27,8 +27,8 @@ from muster.scheduler.memory import settle
 from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
-from muster.up.places import CELL, EXIT_LOCKED, leave
-from muster.up.process import build, hold, prepare, status_of
+from muster.up.places import CELL, EXIT_LOCKED
+from muster.up.process import build, hold, leave, prepare, status_of
 
 SPREAD_US: Final = 500_000
 """Standbys differ by so much at most in when they take over."""

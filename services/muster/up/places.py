@@ -3,9 +3,8 @@
 import contextlib
 import ipaddress
 import os
-import sys
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 import platformdirs
@@ -94,12 +93,6 @@ def say_drained(data: Path, names: tuple[str, ...]) -> None:
     else:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-
-
-def leave(status: int) -> NoReturn:
-    """How a scheduler leaves: at once, and nothing of it goes on."""
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def is_loopback(host: str) -> bool:

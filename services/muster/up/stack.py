@@ -7,14 +7,18 @@ The scheduler leaves by `os._exit` on any doubt; what happened then is learned b
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 import time
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn
 
+import httptools  # noqa: F401  # uvicorn reads HTTP with it: missed here rather than at the first request
 import msgspec
+import uvicorn
 
 from muster.cluster.state import State
 from muster.events.operations import NodeDrained, NodeUncordoned, PolicySet
@@ -35,16 +39,35 @@ from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import Recovered, recover
 from muster.scheduler.snapshots import Snapshots
 from muster.up import places
-from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, Options, leave
-from muster.up.serving import Server, listen
+from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, Options
 
 LOCK_S: Final = 10.0
 """So long a predecessor that is just ending is waited for."""
+GRACE_S: Final = 2
+"""So long requests may go on when the end has come."""
 STOP_TASKS_S: Final = 120.0
 SNAPSHOT_EVERY: Final = 2000
 """A start, and a clean end, write a snapshot if the last is so many cycles old."""
 
 logger = logging.getLogger("muster.up")
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own ideas about signals."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serving = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.serving.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to this program."""
+        yield
 
 
 class Stack:
@@ -71,7 +94,23 @@ class Stack:
         live = Live(self.core, self.scheduler.now_us)
         self.gateway = Gateway(live, Intake(inbox), History(options.data, CELL))
         required = options.tokens or not places.is_loopback(options.host)
-        self.server = Server(application(self.gateway, Tokens(options.data), required))
+        self.server = Server(
+            uvicorn.Config(
+                application(self.gateway, Tokens(options.data), required),
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=GRACE_S,
+                backlog=2048,
+            )
+        )
 
     async def run(self, listener: socket.socket) -> None:
         """Lead and serve until told to stop."""
@@ -137,6 +176,30 @@ class Stack:
         core = self.core
         if core.pending is None and self.snapshots.due(core.head.number):
             self.snapshots.write(core.state, core.head, self.position)
+
+
+def leave(status: int) -> NoReturn:
+    """How the scheduler leaves: at once, and nothing of it goes on."""
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound, and does not listen yet.
+
+    Raises:
+        OSError: the address is taken or is none of ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
 
 
 async def main(options: Options) -> int:
