@@ -1,5 +1,6 @@
 """The topics on a real broker: made as declared, and each setting that would lose records named; TLS and SASL for real."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import msgspec
 import pytest
 
 from muster.cli.main import run
+from muster.events.codec import encode_cycle
+from muster.events.record import GENESIS, Cycle, TermStarted
 from muster.log import topics
 from muster.log.bus import Bus
 from muster.log.errors import LogUnreachable
@@ -173,6 +176,15 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     assert run(["bus", "describe", *where]) == 0
     assert "\nmuster.jobs/0 " in capsys.readouterr().out
 
+    asyncio.run(_write_cycle(Bus.parse(*where[1::2]), {"muster.jobs/0": 5, "muster.operations/0": 0, "muster.nodes/7": 2}))
+    assert run(["bus", "check", *where]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "muster.jobs/0 ends at 0, and 5 was to be read next: it was cut or made anew",
+        "muster.nodes/7 is gone, and 2 was to be read next",
+    ]
+    assert run(["bus", "check", *where, "--cell", "other"]) == 0
+    capsys.readouterr()
+
     settings = broker.client_properties.read_text()
     secret = next(line.partition("=")[2] for line in settings.splitlines() if line.startswith("sasl.password"))
     other = tmp_path / "other.properties"
@@ -183,10 +195,33 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
         (settings.replace("SASL_SSL", "SASL_PLAINTEXT").replace("ssl.ca.location", "#ssl.ca.location"), 3, "does not answer"),
     ):
         other.write_text(text)
-        assert run(["bus", "check", "--bus", broker.secure_address, "--bus-config", str(other)]) == status
+        assert run(["bus", "create", "--bus", broker.secure_address, "--bus-config", str(other)]) == status
         told = capsys.readouterr().err
         assert said in told
         assert secret not in told
+
+
+async def _write_cycle(bus: Bus, positions: dict[str, int]) -> None:
+    """The first record of a log, which says what was read from where."""
+    log = await KafkaLog.open(bus, writer=True)
+    started = TermStarted(nonce="0" * 32, host="here", build="test", state=GENESIS)
+    await log.append(
+        encode_cycle(
+            Cycle(
+                cell="main",
+                number=1,
+                term=1,
+                at_us=0,
+                started=started,
+                inputs=(),
+                decisions=(),
+                positions=positions,
+                policy="default/1",
+                previous=GENESIS,
+            )
+        )
+    )
+    await log.close()
 
 
 async def test_the_log_is_written_and_read_over_tls_with_a_password(secure_kafka: Brokers) -> None:
