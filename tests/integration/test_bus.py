@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +14,7 @@ from muster.cli.main import run
 from muster.events.codec import encode_cycle
 from muster.events.record import GENESIS, Cycle, TermStarted
 from muster.log import topics
-from muster.log.bus import Bus
+from muster.log.bus import Bus, BusConfigError
 from muster.log.errors import LogUnreachable
 from muster.log.kafka import KafkaLog
 from muster.log.topics import BusUnfit, Topic, declared
@@ -199,6 +202,49 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
         told = capsys.readouterr().err
         assert said in told
         assert secret not in told
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+async def test_a_broker_that_wants_a_certificate_of_its_clients_is_shown_one(
+    brokers: Callable[..., Brokers], tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("without openssl no key can be made")
+    key, locked, certificate = tmp_path / "key.pem", tmp_path / "locked.pem", tmp_path / "certificate.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    _openssl("req", "-x509", *curve, "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=muster")
+    _openssl("pkey", "-in", key, "-aes256", "-passout", "pass:opensesame", "-out", locked)
+    both = tmp_path / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    listener = "listener.name.secure.ssl"
+    settings = {
+        f"{listener}.client.auth": "required",
+        f"{listener}.truststore.type": "PEM",
+        f"{listener}.truststore.location": str(certificate),
+    }
+    broker = brokers(secure=True, set=settings)
+    given = broker.client_properties.read_text()
+
+    async def check(*more: str) -> list[str]:
+        own = tmp_path / "own.properties"
+        own.write_text(given + "\n".join(more))
+        return await topics.check(Bus.parse(broker.secure_address, own))
+
+    with pytest.raises(LogUnreachable):
+        await check()
+    folded = [path.read_text().replace("\n", "\\n") for path in (certificate, key)]
+    for more in (
+        [f"ssl.certificate.location={certificate}", f"ssl.key.location={key}"],
+        [f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=opensesame"],
+        [f"ssl.keystore.location={both}", "ssl.keystore.type=PEM"],
+        [f"ssl.certificate.pem={folded[0]}", f"ssl.key.pem={folded[1]}"],
+    ):
+        assert [" is missing: " in sentence for sentence in await check(*more)] == [True] * 5
+    with pytest.raises(BusConfigError, match=r"ssl\.certificate\.location cannot be used"):
+        await check(f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=wrong")
 
 
 async def _write_cycle(bus: Bus, positions: dict[str, int]) -> None:
