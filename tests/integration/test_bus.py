@@ -4,18 +4,26 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them by name only
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from muster.cli.main import run
 from muster.events.codec import encode_cycle
 from muster.events.record import GENESIS, Cycle, TermStarted
 from muster.log import topics
 from muster.log.bus import Bus, BusConfigError
-from muster.log.errors import LogUnreachable
+from muster.log.errors import LogClosed, LogMissing, LogUnreachable
 from muster.log.kafka import KafkaLog
 from muster.log.topics import BusUnfit, Topic, declared
 from tests.support.kafka import Brokers, Kafka
@@ -168,7 +176,10 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     broker = secure_kafka
     where = ["--bus", broker.secure_address, "--bus-config", str(broker.client_properties)]
     assert run(["bus", "check", *where]) == 1
-    assert "muster.log is missing: `muster bus create` makes it" in capsys.readouterr().err
+    assert (
+        "muster.log is missing, or this client may not see it (it needs the right Describe): `muster bus create` makes it"
+        in capsys.readouterr().err
+    )
     assert run(["bus", "create", *where]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *(f"made {topic.name}" for topic in declared()),
@@ -242,9 +253,45 @@ async def test_a_broker_that_wants_a_certificate_of_its_clients_is_shown_one(
         [f"ssl.keystore.location={both}", "ssl.keystore.type=PEM"],
         [f"ssl.certificate.pem={folded[0]}", f"ssl.key.pem={folded[1]}"],
     ):
-        assert [" is missing: " in sentence for sentence in await check(*more)] == [True] * 5
+        assert [" is missing, or " in sentence for sentence in await check(*more)] == [True] * 5
     with pytest.raises(BusConfigError, match=r"ssl\.certificate\.location cannot be used"):
         await check(f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=wrong")
+
+
+async def test_a_client_that_lacks_a_right_is_told_which(brokers: Callable[..., Brokers]) -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    broker = brokers(secure=True, set={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"})
+    bus, log = Bus.parse(broker.secure_address, broker.client_properties), declared()[0]
+    await topics.create(Bus.parse(broker.address))
+    administrator = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    async def grant(right: AclOperation) -> None:
+        binding = AclBinding(
+            ResourceType.TOPIC, log.name, ResourcePatternType.LITERAL, "User:muster", "*", right, AclPermissionType.ALLOW
+        )
+        for answer in administrator.create_acls([binding]).values():
+            await asyncio.to_thread(answer.result)
+
+    assert ["needs the right Describe)" in sentence for sentence in await topics.check(bus, [log])] == [True]
+    with pytest.raises(LogMissing, match="or this client may not see it"):
+        await KafkaLog.open(bus, writer=False)
+    await grant(AclOperation.DESCRIBE)
+    await _soon(lambda: topics.check(bus, [log]), "needs the right DescribeConfigs")
+    await grant(AclOperation.DESCRIBE_CONFIGS)
+    await _soon(lambda: topics.check(bus, [log]), "[]")
+    with pytest.raises(LogClosed, match=f"may not write to {log.name}/0 .* needs the right Write"):
+        await KafkaLog.open(bus, writer=True)
+    reader = await KafkaLog.open(bus, writer=False)
+    with pytest.raises(LogClosed, match=f"may not read {log.name}/0 .* needs the right Read"):
+        await reader.wait(0, 60)
+    await reader.close()
+
+
+async def _soon(ask: Callable[[], Awaitable[object]], told: str) -> None:
+    """Return once the answer says this: the broker that is asked learns of a right a little later."""
+    async with asyncio.timeout(60):
+        while told not in str(await ask()):
+            continue
 
 
 async def _write_cycle(bus: Bus, positions: dict[str, int]) -> None:
