@@ -1,15 +1,29 @@
 """The topics on a real broker: made as declared, and each setting that would lose records named; TLS and SASL for real."""
 
+import asyncio
 import json
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # it exports them by name only
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from muster.cli.main import run
+from muster.events.codec import encode_cycle
+from muster.events.record import GENESIS, Cycle, TermStarted
 from muster.log import topics
-from muster.log.bus import Bus
-from muster.log.errors import LogUnreachable
+from muster.log.bus import Bus, BusConfigError
+from muster.log.errors import LogClosed, LogMissing, LogUnreachable
 from muster.log.kafka import KafkaLog
 from muster.log.topics import BusUnfit, Topic, declared
 from tests.support.kafka import Brokers, Kafka
@@ -162,7 +176,10 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     broker = secure_kafka
     where = ["--bus", broker.secure_address, "--bus-config", str(broker.client_properties)]
     assert run(["bus", "check", *where]) == 1
-    assert "muster.log is missing: `muster bus create` makes it" in capsys.readouterr().err
+    assert (
+        "muster.log is missing, or this client may not see it (it needs the right Describe): `muster bus create` makes it"
+        in capsys.readouterr().err
+    )
     assert run(["bus", "create", *where]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *(f"made {topic.name}" for topic in declared()),
@@ -172,6 +189,15 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     assert json.loads(capsys.readouterr().out) == {"wrong": []}
     assert run(["bus", "describe", *where]) == 0
     assert "\nmuster.jobs/0 " in capsys.readouterr().out
+
+    asyncio.run(_write_cycle(Bus.parse(*where[1::2]), {"muster.jobs/0": 5, "muster.operations/0": 0, "muster.nodes/7": 2}))
+    assert run(["bus", "check", *where]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "muster.jobs/0 ends at 0, and 5 was to be read next: it was cut or made anew",
+        "muster.nodes/7 is gone, and 2 was to be read next",
+    ]
+    assert run(["bus", "check", *where, "--cell", "other"]) == 0
+    capsys.readouterr()
 
     settings = broker.client_properties.read_text()
     secret = next(line.partition("=")[2] for line in settings.splitlines() if line.startswith("sasl.password"))
@@ -183,10 +209,112 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
         (settings.replace("SASL_SSL", "SASL_PLAINTEXT").replace("ssl.ca.location", "#ssl.ca.location"), 3, "does not answer"),
     ):
         other.write_text(text)
-        assert run(["bus", "check", "--bus", broker.secure_address, "--bus-config", str(other)]) == status
+        assert run(["bus", "create", "--bus", broker.secure_address, "--bus-config", str(other)]) == status
         told = capsys.readouterr().err
         assert said in told
         assert secret not in told
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+async def test_a_broker_that_wants_a_certificate_of_its_clients_is_shown_one(
+    brokers: Callable[..., Brokers], tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("without openssl no key can be made")
+    key, locked, certificate = tmp_path / "key.pem", tmp_path / "locked.pem", tmp_path / "certificate.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    _openssl("req", "-x509", *curve, "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=muster")
+    _openssl("pkey", "-in", key, "-aes256", "-passout", "pass:opensesame", "-out", locked)
+    both = tmp_path / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    listener = "listener.name.secure.ssl"
+    settings = {
+        f"{listener}.client.auth": "required",
+        f"{listener}.truststore.type": "PEM",
+        f"{listener}.truststore.location": str(certificate),
+    }
+    broker = brokers(secure=True, set=settings)
+    given = broker.client_properties.read_text()
+
+    async def check(*more: str) -> list[str]:
+        own = tmp_path / "own.properties"
+        own.write_text(given + "\n".join(more))
+        return await topics.check(Bus.parse(broker.secure_address, own))
+
+    with pytest.raises(LogUnreachable):
+        await check()
+    folded = [path.read_text().replace("\n", "\\n") for path in (certificate, key)]
+    for more in (
+        [f"ssl.certificate.location={certificate}", f"ssl.key.location={key}"],
+        [f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=opensesame"],
+        [f"ssl.keystore.location={both}", "ssl.keystore.type=PEM"],
+        [f"ssl.certificate.pem={folded[0]}", f"ssl.key.pem={folded[1]}"],
+    ):
+        assert [" is missing, or " in sentence for sentence in await check(*more)] == [True] * 5
+    with pytest.raises(BusConfigError, match=r"ssl\.certificate\.location cannot be used"):
+        await check(f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=wrong")
+
+
+async def test_a_client_that_lacks_a_right_is_told_which(brokers: Callable[..., Brokers]) -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    broker = brokers(secure=True, set={"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"})
+    bus, log = Bus.parse(broker.secure_address, broker.client_properties), declared()[0]
+    await topics.create(Bus.parse(broker.address))
+    administrator = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    async def grant(right: AclOperation) -> None:
+        binding = AclBinding(
+            ResourceType.TOPIC, log.name, ResourcePatternType.LITERAL, "User:muster", "*", right, AclPermissionType.ALLOW
+        )
+        for answer in administrator.create_acls([binding]).values():
+            await asyncio.to_thread(answer.result)
+
+    assert ["needs the right Describe)" in sentence for sentence in await topics.check(bus, [log])] == [True]
+    with pytest.raises(LogMissing, match="or this client may not see it"):
+        await KafkaLog.open(bus, writer=False)
+    await grant(AclOperation.DESCRIBE)
+    await _soon(lambda: topics.check(bus, [log]), "needs the right DescribeConfigs")
+    await grant(AclOperation.DESCRIBE_CONFIGS)
+    await _soon(lambda: topics.check(bus, [log]), "[]")
+    with pytest.raises(LogClosed, match=f"may not write to {log.name}/0 .* needs the right Write"):
+        await KafkaLog.open(bus, writer=True)
+    reader = await KafkaLog.open(bus, writer=False)
+    with pytest.raises(LogClosed, match=f"may not read {log.name}/0 .* needs the right Read"):
+        await reader.wait(0, 60)
+    await reader.close()
+
+
+async def _soon(ask: Callable[[], Awaitable[object]], told: str) -> None:
+    """Return once the answer says this: the broker that is asked learns of a right a little later."""
+    async with asyncio.timeout(60):
+        while told not in str(await ask()):
+            continue
+
+
+async def _write_cycle(bus: Bus, positions: dict[str, int]) -> None:
+    """The first record of a log, which says what was read from where."""
+    log = await KafkaLog.open(bus, writer=True)
+    started = TermStarted(nonce="0" * 32, host="here", build="test", state=GENESIS)
+    await log.append(
+        encode_cycle(
+            Cycle(
+                cell="main",
+                number=1,
+                term=1,
+                at_us=0,
+                started=started,
+                inputs=(),
+                decisions=(),
+                positions=positions,
+                policy="default/1",
+                previous=GENESIS,
+            )
+        )
+    )
+    await log.close()
 
 
 async def test_the_log_is_written_and_read_over_tls_with_a_password(secure_kafka: Brokers) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.events.base import BODY_MAX_BYTES
@@ -50,6 +50,7 @@ ENCODERS = (to_message, to_structured)
 events = st.sampled_from([(topic, kind) for topic, kinds in KINDS.items() for kind in kinds]).flatmap(
     lambda pair: st.tuples(st.just(pair[0]), of_type(msgspec.inspect.type_info(pair[1])))
 )
+SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 Change = Callable[[dict[str, bytes]], None]
 
 
@@ -65,7 +66,7 @@ def sentence(data: bytes) -> str:
     return found.reason
 
 
-@settings(deadline=None)
+@SLOW
 @given(events, st.sampled_from(ENCODERS), st.text(max_size=8), st.text(min_size=1, max_size=8), st.integers(0, 2**52))
 def test_what_is_sent_as_a_cloudevent_arrives_as_the_same_bytes_as_without(
     pair: tuple[str, Input], encoder: Any, source: str, id: str, time_us: int
@@ -75,7 +76,7 @@ def test_what_is_sent_as_a_cloudevent_arrives_as_the_same_bytes_as_without(
     assert to_data(topic, headers, value) == direct(topic, event)
 
 
-@settings(deadline=None)
+@SLOW
 @given(events, st.integers(0, 4), st.booleans())
 def test_another_spelling_of_the_body_is_the_same_input(pair: tuple[str, Input], indent: int, ascii: bool) -> None:
     topic, event = pair
@@ -96,7 +97,7 @@ def _either(decode: Callable[[bytes], Any], data: bytes) -> Any:
         return str(error)
 
 
-@settings(deadline=None)
+@SLOW
 @given(
     st.sampled_from([*TOPICS, "elsewhere"]),
     st.lists(
@@ -110,7 +111,7 @@ def test_whatever_the_message_is_there_is_an_answer(topic: str, headers: list[tu
     assert len(opened.id) <= 128
 
 
-@settings(max_examples=300, deadline=None)
+@settings(SLOW, max_examples=300)
 @given(events, st.sampled_from(ENCODERS), st.data())
 def test_a_message_that_was_damaged_is_refused_or_says_what_its_body_says(
     pair: tuple[str, Input], encoder: Any, data: st.DataObject

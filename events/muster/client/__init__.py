@@ -4,6 +4,7 @@
 `pip install 'muster-scheduler[client]'` brings what is needed, and nothing that schedules.
 """
 
+from muster.client import sync
 from muster.client.channel import Reported
 from muster.client.client import Muster
 from muster.client.errors import ClientError, NotInstalled, NotKnown, Refused, Unavailable
@@ -23,4 +24,5 @@ __all__ = [
     "Unavailable",
     "new_id",
     "new_job",
+    "sync",
 ]

@@ -36,7 +36,12 @@ QUIET_S: Final = 45.0
 """A stream says every 15 s that it lives."""
 LIVED_S: Final = 1.0
 """A stream that lived so long was one: when it breaks, patience begins anew."""
-STREAMS_MAX: Final = 50
+REQUESTS_MAX: Final = 100
+"""So many requests at a time; more wait for these."""
+STREAMS_MAX: Final = 1000
+"""So many jobs are followed at a time; more wait for these."""
+WAITED_MAX: Final = 500
+"""So many jobs are waited for at a time by one call."""
 VERBS: Final[dict[type[Input], str]] = {
     NodeCordoned: "cordon",
     NodeUncordoned: "uncordon",
@@ -76,11 +81,20 @@ class HttpChannel:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             local = urlsplit(self._url).hostname in LOCAL
-            limits = httpx.Limits(max_connections=STREAMS_MAX + 50)
             self._http = httpx.AsyncClient(
-                base_url=f"{self._url}/v1", headers=headers, timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-                limits=limits, trust_env=not local,
-            )  # fmt: skip
+                base_url=f"{self._url}/v1",
+                headers=headers,
+                timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S, pool=None),
+                limits=httpx.Limits(max_connections=REQUESTS_MAX),
+                trust_env=not local,
+            )
+            self._streams = httpx.AsyncClient(
+                base_url=f"{self._url}/v1",
+                headers=headers,
+                timeout=httpx.Timeout(QUIET_S, connect=CONNECT_S, pool=None),
+                limits=httpx.Limits(max_connections=STREAMS_MAX),
+                trust_env=not local,
+            )
         except (httpx.InvalidURL, ValueError) as error:
             raise ClientError(f"{self._url[:200]!r} is no address of a gateway such as http://127.0.0.1:8470: {error}") from None
 
@@ -123,8 +137,7 @@ class HttpChannel:
             wait_s = pause_s
             begun = _now()
             try:
-                limit = httpx.Timeout(QUIET_S, connect=CONNECT_S)
-                async with self._http.stream("GET", path, headers=headers, timeout=limit) as response:
+                async with self._streams.stream("GET", path, headers=headers) as response:
                     if response.status_code >= 400:
                         await response.aread()
                         wait_s = await self._why(job, response, until, pause_s)
@@ -146,7 +159,7 @@ class HttpChannel:
 
     async def outcomes(self, jobs: Sequence[str]) -> dict[str, Outcome]:
         """See `Channel`. Each job has a stream; of many, some at a time."""
-        room = asyncio.Semaphore(STREAMS_MAX)
+        room = asyncio.Semaphore(WAITED_MAX)
         found: dict[str, Outcome] = {}
 
         async def end(job: str) -> None:
@@ -171,6 +184,7 @@ class HttpChannel:
     async def close(self) -> None:
         """See `Channel`."""
         await self._http.aclose()
+        await self._streams.aclose()
 
     async def _why(self, job: str, response: httpx.Response, until: float, pause_s: float) -> float:
         """How long to wait before a stream is asked for again.

@@ -92,6 +92,12 @@ class Bus(msgspec.Struct, frozen=True, kw_only=True):
         """As a person wrote it."""
         return SCHEME + ",".join(self.servers)
 
+    @property
+    def hidden(self) -> str:
+        """What to add where a topic is not seen: a cluster that knows who asks does not show everything to everybody."""
+        protected = any(name.startswith(("sasl.", "ssl.keystore.", "ssl.certificate.")) for name in self.settings)
+        return ", or this client may not see it (it needs the right Describe)" if protected else ""
+
     def client_options(self) -> dict[str, Any]:
         """How to reach the brokers, as keyword arguments that every client of aiokafka takes.
 

@@ -21,11 +21,13 @@ from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
     CorruptRecordException,
     KafkaError,
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
     ProducerClosed,
+    TopicAuthorizationFailedError,
 )
 
 from muster.log.bus import Bus, reasons
@@ -44,6 +46,8 @@ FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
+ASK_TIMEOUT_MS: Final = 1_500
+"""So long each time: the answer is small."""
 START_S: Final = 30.0
 """So long connecting may take: brokers that say nothing are tried for some seconds each."""
 READ_WAIT_S: Final = 1.0
@@ -133,10 +137,11 @@ class KafkaLog:
         """Use `open`."""
         self._name = f"{topic}/{partition} at {bus.address}"
         self._at = TopicPartition(topic, partition)
+        self._hidden = bus.hidden
         self._append_deadline_s = append_deadline_s
         self._producer = make_producer(bus) if writer else None
         self._consumer = make_consumer(bus)
-        self._asker = make_consumer(bus)
+        self._asker = make_consumer(bus, request_timeout_ms=ASK_TIMEOUT_MS)
         self._closed = False
         self._buffer: deque[Record] = deque()
         """What was unpacked and not yet read; it follows `_next` without a gap."""
@@ -164,13 +169,17 @@ class KafkaLog:
 
         Raises:
             LogUnreachable: no broker answers.
-            LogMissing: there is no such topic, or it has no such partition.
+            LogMissing: there is no such topic, or it has no such partition, or this client may not see it.
+            LogClosed: this client may not write.
         """
         log = cls(bus, topic, partition, writer=writer, append_deadline_s=append_deadline_s)
         with reasons() as heard:
             try:
                 async with asyncio.timeout(START_S):
                     await log._start()
+            except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError) as error:
+                await log.close()
+                raise LogClosed(f"this client may not write to {log._name}: it needs the right Write") from error
             except (KafkaError, TimeoutError, OSError) as error:
                 await log.close()
                 raise LogUnreachable(f"no broker answers at {bus.address}: {''.join(heard) or _said(error)}") from error
@@ -237,7 +246,9 @@ class KafkaLog:
         self._check()
         try:
             async with asyncio.timeout(ASK_S):
-                end: int = (await self._asker.end_offsets([self._at]))[self._at]
+                end: int = (await self._asker._fetcher.end_offsets([self._at], None))[
+                    self._at
+                ]  # asks again, of whoever leads then
         except (KafkaError, TimeoutError, OSError) as error:
             self._check()
             raise LogUnreachable(f"the end of {self._name} could not be asked for: {_said(error)}") from error
@@ -269,7 +280,7 @@ class KafkaLog:
         # All topics are asked for: a broker may make one that is asked for by name.
         partitions = (await self._asker._client.fetch_all_metadata()).partitions_for_topic(self._at.topic)
         if partitions is None:
-            raise LogMissing(f"there is no topic {self._at.topic}: `muster bus create` makes it")
+            raise LogMissing(f"there is no topic {self._at.topic}{self._hidden}: `muster bus create` makes it")
         if self._at.partition not in partitions:
             raise LogMissing(f"the topic {self._at.topic} has no partition {self._at.partition}")
         await self._consumer.start()
@@ -324,6 +335,8 @@ class KafkaLog:
             raise LogDamaged(await self._cut()) from error
         except CorruptRecordException as error:
             raise LogDamaged(f"{self._name} cannot be read after position {self._next}: {_said(error)}") from error
+        except TopicAuthorizationFailedError as error:
+            raise LogClosed(f"this client may not read {self._name}: it needs the right Read") from error
         except KafkaError as error:
             self._check()
             raise LogUnreachable(f"{self._name} could not be read: {_said(error)}") from error
@@ -343,8 +356,8 @@ class KafkaLog:
         begin, end = "?", "?"
         with contextlib.suppress(KafkaError, TimeoutError, OSError):
             async with asyncio.timeout(ASK_S):
-                begin = (await self._asker.beginning_offsets([self._at]))[self._at] + 1
-                end = (await self._asker.end_offsets([self._at]))[self._at]
+                begin = (await self._asker._fetcher.beginning_offsets([self._at], None))[self._at] + 1
+                end = (await self._asker._fetcher.end_offsets([self._at], None))[self._at]
         return (
             f"{self._name} holds the positions {begin} to {end}, and what stands after position {self._next} was to be read: "
             "it was cut, or made anew"

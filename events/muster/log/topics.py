@@ -102,7 +102,7 @@ async def check(bus: Bus, topics: Sequence[Topic] | None = None) -> list[str]:
         LogUnreachable: no broker answers.
     """
     async with _administrator(bus) as client:
-        return [sentence for found in await _found(client, topics or declared()) for sentence in found.wrong]
+        return [sentence for found in await _found(bus, client, topics or declared()) for sentence in found.wrong]
 
 
 async def require_fit(bus: Bus, topics: Sequence[Topic] | None = None) -> None:
@@ -151,7 +151,7 @@ async def describe(bus: Bus, topics: Sequence[Topic] | None = None) -> Described
     """
     async with _administrator(bus) as client:
         brokers = sorted(f"{each['host']}:{each['port']}" for each in (await client.describe_cluster())["brokers"])
-        topics_found = await _found(client, topics or declared())
+        topics_found = await _found(bus, client, topics or declared())
     return Described(address=bus.address, brokers=brokers, topics=await _with_offsets(bus, topics_found))
 
 
@@ -274,7 +274,7 @@ async def _administrator(bus: Bus) -> AsyncIterator[AIOKafkaAdminClient]:
             await client.close()
 
 
-async def _found(client: AIOKafkaAdminClient, topics: Sequence[Topic]) -> list[Found]:
+async def _found(bus: Bus, client: AIOKafkaAdminClient, topics: Sequence[Topic]) -> list[Found]:
     # All topics are asked for: a broker may make one that is asked for by name.
     there = {each["topic"]: each for each in await client.describe_topics() if not each["error_code"]}
     names = [topic.name for topic in topics if topic.name in there]
@@ -282,7 +282,7 @@ async def _found(client: AIOKafkaAdminClient, topics: Sequence[Topic]) -> list[F
     found = []
     for topic in topics:
         if topic.name not in there:
-            wrong = [f"{topic.name} is missing: `muster bus create` makes it"]
+            wrong = [f"{topic.name} is missing{bus.hidden}: `muster bus create` makes it"]
             found.append(Found(name=topic.name, what=topic.what, missing=True, partitions=[], settings={}, wrong=wrong))
             continue
         partitions = [

@@ -5,10 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from aiokafka.errors import KafkaError
 
 from muster.cli.output import FOUND, OK, Json, console, errors, print_json, print_table
 from muster.log import topics
+from muster.log.admit import Admitted, Halt, admit, genesis
 from muster.log.bus import Bus
+from muster.log.errors import LogDamaged, LogUnreachable
+from muster.log.kafka import KafkaLog
+from muster.scheduler.kafka_inbox import KafkaInbox
+from muster.up.places import CELL
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -58,16 +64,24 @@ def create(
 
 
 @app.command()
-def check(address: Address, config: Config = None, json: Json = False) -> int:
-    """Name what is wrong with the topics. A scheduler does not start on what is named here.
+def check(
+    address: Address,
+    config: Config = None,
+    cell: Annotated[str, typer.Option("--cell", metavar="CELL", help="Whose log says what was read.")] = CELL,
+    json: Json = False,
+) -> int:
+    """Name what is wrong with the topics, and what is gone from them that no cycle has taken.
 
-    Exit status: 0 all are as they must be; 1 one is not.
+    A scheduler does not start on what is named here. What was taken stands in the log, which is read for that.
+
+    Exit status: 0 all is as it must be; 1 something is not.
     """
-    wrong = asyncio.run(topics.check(Bus.parse(address, config)))
+    where = Bus.parse(address, config)
+    wrong = asyncio.run(topics.check(where)) or asyncio.run(_lost(where, cell))
     if json:
         print_json({"wrong": wrong})
         return FOUND if wrong else OK
-    return _say_wrong(wrong, f"all {len(topics.declared())} topics are as they must be")
+    return _say_wrong(wrong, f"all {len(topics.declared())} topics are as they must be, and nothing is lost")
 
 
 @app.command()
@@ -100,6 +114,40 @@ def describe(address: Address, config: Config = None, json: Json = False) -> int
         for name, value in topic.settings.items():
             console.print(f"  {name}={value}", markup=False, highlight=False, soft_wrap=True)
     return _say_wrong(wrong, "")
+
+
+async def _lost(bus: Bus, cell: str) -> list[str]:
+    """What a scheduler could not go on from, one sentence each."""
+    positions: dict[str, int] = {}
+    head, after = genesis(cell), 0
+    log = await KafkaLog.open(bus, writer=False)
+    try:
+        end = await log.end()
+        while after < end:
+            records = await log.read(after)
+            if not records:
+                await log.end()  # fails where nobody answers any more
+            for record in records:
+                after = record.position
+                verdict = admit(head, record.data)
+                if isinstance(verdict, Admitted):
+                    head = verdict.head
+                    positions.update(verdict.envelope.positions)
+                elif isinstance(verdict, Halt):
+                    return [f"the log halts at position {after}, after cycle {head.number}: {verdict.reason}"]
+    except LogDamaged as error:
+        return [str(error)]
+    finally:
+        await log.close()
+    inbox = KafkaInbox(bus, cell, "muster bus check")
+    try:
+        await inbox.start()
+    except KafkaError as error:
+        raise LogUnreachable(f"the bus {bus.address} does not answer: {error}") from error
+    try:
+        return [str(lost) for lost in await inbox.lost(positions)]
+    finally:
+        await inbox.close()
 
 
 def _say_wrong(wrong: list[str], well: str) -> int:

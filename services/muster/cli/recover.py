@@ -28,8 +28,10 @@ def recover(
     """Let schedulers start again although messages were lost that no cycle has taken.
 
     A scheduler stops where a topic no longer has what was to be read next: it was deleted, truncated, or forgot too soon.
-    Jobs that were submitted in what is lost have to be submitted again. Nothing else can be said here, and while a
-    scheduler leads nothing needs to be.
+    Jobs that were submitted in what is lost have to be submitted again. While a scheduler leads nothing needs to be said.
+
+    Run this before producers go on where a topic was deleted and made again: once it holds as many messages as the old
+    one had, it cannot be told from that, and what stands below the old position is not read.
 
     Exit status: 0 it is recorded, or nothing is lost; 2 --accept-loss is missing, or a scheduler leads; 3 the log cannot be
     read.

@@ -33,8 +33,8 @@ from muster.scheduler.memory import settle
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up import places
-from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT, leave
-from muster.up.process import hold, prepare, status_of
+from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT
+from muster.up.process import hold, leave, let_go, prepare, status_of
 from muster.up.serving import Server
 
 logger = logging.getLogger("muster.gateway")
@@ -72,7 +72,7 @@ async def main(options: Options) -> int:
     await require_fit(bus)
     async with AsyncExitStack() as closing:
         log = await KafkaLog.open(bus, writer=False)
-        closing.push_async_callback(log.close)
+        closing.push_async_callback(let_go, log.close)
         snapshots = Snapshots(folder, options.cell, EVERY)
         follower = Follower(await recover(log, options.cell, snapshots), log, snapshots=snapshots)
         follower.snapshot()
@@ -80,7 +80,7 @@ async def main(options: Options) -> int:
         live.behind_us = follower.behind_us
         intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
         await intake.start()
-        closing.push_async_callback(intake.close)
+        closing.push_async_callback(let_go, intake.close)
         secrets = Secrets(folder)
         gateway = Gateway(live, intake, History(bus.address, options.cell, folder), secrets)
         gateway.one_of_several = True

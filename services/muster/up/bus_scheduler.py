@@ -27,8 +27,8 @@ from muster.scheduler.memory import settle
 from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
-from muster.up.places import CELL, EXIT_LOCKED, leave
-from muster.up.process import build, hold, prepare, status_of
+from muster.up.places import CELL, EXIT_LOCKED
+from muster.up.process import build, hold, leave, let_go, prepare, status_of
 
 SPREAD_US: Final = 500_000
 """Standbys differ by so much at most in when they take over."""
@@ -60,14 +60,14 @@ async def main(options: Options) -> int:
     await require_fit(bus)
     async with AsyncExitStack() as closing:
         log = await KafkaLog.open(bus, writer=True, append_deadline_s=options.append_deadline_us / 1e6)
-        closing.push_async_callback(log.close)
+        closing.push_async_callback(let_go, log.close)
         snapshots = Snapshots(folder, options.cell, options.snapshot_every)
         recovered = await recover(log, options.cell, snapshots)
         core = recovered.core
         identity = f"{socket.gethostname()[:64]}-{secrets.token_hex(4)}"
         inbox = KafkaInbox(bus, options.cell, identity)
         await inbox.start()
-        closing.push_async_callback(inbox.close)
+        closing.push_async_callback(let_go, inbox.close)
         await inbox.check(core.positions)
         settle()
         deaths = Deaths(folder / "deaths", core.positions)

@@ -6,6 +6,7 @@ started again is part of how it works. What starting again does not mend ends th
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import time
 from typing import Final
 
-from muster.up.parent import BACKOFF_S, LIVED_S, end_with_parent
+from muster.up.parent import BACKOFF_S, LIVED_S
 
 END_S: Final = 20.0
 """So long it may take to end; then it is killed."""
@@ -42,7 +43,7 @@ class Keeper:
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C is ours to hand on
-                preexec_fn=end_with_parent,
+                preexec_fn=_end_with_parent,
             )
             status = await self._watch(process)
             if self._stop.is_set():
@@ -71,3 +72,9 @@ class Keeper:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
         return await ended
+
+
+def _end_with_parent() -> None:
+    """In the child, before it is what it will be: the kernel ends it when its parent dies."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -5,9 +5,8 @@ import fcntl
 import ipaddress
 import os
 import socket
-import sys
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 import platformdirs
@@ -122,12 +121,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
-
-
-def leave(status: int) -> NoReturn:
-    """How a scheduler leaves: at once, and nothing of it goes on."""
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def is_locked(data: Path) -> bool:

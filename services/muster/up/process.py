@@ -1,13 +1,15 @@
 """What the programs of this package do alike as processes: how they begin, hold a folder, and leave."""
 
+import asyncio
 import fcntl
 import gc
 import logging
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from muster.log.bus import BusConfigError
 from muster.log.errors import LogUnreachable, OffsetsLost, OperatingError
@@ -41,6 +43,20 @@ def hold(folder: Path) -> bool:
     os.truncate(held, 0)
     os.pwrite(held, b"%d\n" % os.getpid(), 0)
     return True
+
+
+async def let_go(close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close something at the end of the process, where it does not matter whether that goes well.
+
+    A client of Kafka whose broker is away may end with a cancellation that nobody asked for.
+    """
+    await asyncio.gather(close(), return_exceptions=True)
+
+
+def leave(status: int) -> NoReturn:
+    """How a program of a bus leaves in doubt: at once, and nothing of it goes on."""
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def status_of(error: OperatingError) -> int:

@@ -205,6 +205,33 @@ async def test_all_are_waited_for_and_the_first_error_ends_it() -> None:
         assert found[JOB.job].finished
 
 
+async def test_many_jobs_are_followed_at_the_same_time_and_requests_go_on_beside_them() -> None:
+    count = 150
+    asked = asyncio.Semaphore(0)
+    submitted = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            writer.write(answer(202))
+            submitted.set()
+        else:
+            asked.release()
+            await submitted.wait()
+            writer.write(stream(SUBMITTED, ENDED))
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=2 * count)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening, Muster(url, token="") as muster:
+        watching = [asyncio.create_task(muster.wait(JOB.job)) for _ in range(count)]
+        for _ in range(count):
+            await asked.acquire()
+        await muster.submit(JOB)
+        assert all([(await each).finished for each in watching])
+
+
 async def test_an_address_that_is_none_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("ftp://x", "x", "http://[::1"):
         with pytest.raises(ClientError):
