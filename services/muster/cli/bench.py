@@ -6,14 +6,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 
 from muster.bench import engine as figures
-from muster.bench.pipeline import parts, report, stack
+from muster.bench.pipeline import bus, bus_parts, parts, report, stack
 from muster.cli.output import FOUND, USAGE, Failure, Json, errors, print_json, print_table
 from muster.log.sqlite import SqliteFile
 
@@ -21,6 +22,9 @@ app = typer.Typer(add_completion=False, help="Measure.")
 
 PROFILE_LINES = 25
 RECORDS_A_TRANSACTION = 64
+LOGS = ("sqlite", "kafka")
+
+SomeSize = TypeVar("SomeSize", bound=parts.Size)
 
 
 @app.callback()
@@ -66,10 +70,22 @@ def engine(
 
 @app.command()
 def pipeline(
-    log: Annotated[str, typer.Option("--log", help="What the log is on: " + ", ".join(stack.STARTS) + ".")] = "sqlite",
+    log: Annotated[str, typer.Option("--log", help="What the log is on: " + ", ".join(LOGS) + ".")] = "sqlite",
+    address: Annotated[
+        str,
+        typer.Option(
+            "--bus",
+            metavar="kafka://HOST:PORT",
+            help="With --log kafka: this bus, which holds no topics of Muster's; else one broker is started here.",
+        ),
+    ] = "",
     part: Annotated[
         list[str] | None,
-        typer.Option("--part", metavar="NAME", help="Only this one; several times. " + ", ".join(parts.PARTS) + "."),
+        typer.Option(
+            "--part",
+            metavar="NAME",
+            help=f"Only this one; several times. {', '.join(parts.PARTS)}; with --log kafka: {', '.join(bus_parts.PARTS)}.",
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -82,27 +98,39 @@ def pipeline(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Measure the whole stack: real programs, clients in processes of their own, over HTTP.
+    """Measure the whole stack: real programs, clients in processes of their own, over HTTP or by Kafka.
 
     Exit status 1 if a figure is below its floor, or a log is not in order.
 
     Examples: muster bench pipeline --log sqlite --json
 
     muster bench pipeline --part lives --seconds 20
+
+    muster bench pipeline --log kafka --json
     """
+    if log not in LOGS:
+        raise Failure(f"--log {log!r}: there are {', '.join(LOGS)}", USAGE)
+    on_bus = log == "kafka"
+    known = list(bus_parts.PARTS if on_bus else parts.PARTS)
     for name in part or ():
-        if name not in parts.PARTS:
-            raise Failure(f"--part {name!r}: there are {', '.join(parts.PARTS)}", USAGE)
-    if log not in stack.STARTS:
-        raise Failure(f"--log {log!r}: there are {', '.join(stack.STARTS)}", USAGE)
+        if name not in known:
+            raise Failure(f"--part {name!r}: there are {', '.join(known)}", USAGE)
+    if address and not on_bus:
+        raise Failure("--bus is for --log kafka", USAGE)
     if data is not None and data.exists() and any(data.iterdir()):
         raise Failure(f"--data {data}: there is something in it; name a new folder", USAGE)
-    size = parts.QUICK if quick else parts.FULL
-    if seconds is not None:
-        size = msgspec.structs.replace(size, bound_s=seconds, lives_s=seconds, beside_s=seconds)
-    with tempfile.TemporaryDirectory(prefix="muster-bench-", dir=None if data is None else data.parent) as scratch:
-        bench = parts.Bench(size, stack.STARTS[log], (data or Path(scratch)).absolute(), _say, check)
-        found = report.results(log, quick, list(bench.run(part or list(parts.PARTS))))
+    with ExitStack() as exits:
+        scratch = exits.enter_context(
+            tempfile.TemporaryDirectory(prefix="muster-bench-", dir=None if data is None else data.parent)
+        )
+        folder = (data or Path(scratch)).absolute()
+        bench: parts.Bench
+        if on_bus:
+            home = exits.enter_context(bus.home(address, folder / "broker"))
+            bench = bus_parts.BusBench(_sized(bus_parts.QUICK if quick else bus_parts.FULL, seconds), home, folder, _say, check)
+        else:
+            bench = parts.Bench(_sized(parts.QUICK if quick else parts.FULL, seconds), stack.SqliteStack, folder, _say, check)
+        found = report.results(log, quick, list(bench.run(part or known)))
     if json:
         print_json(found)
     else:
@@ -111,6 +139,13 @@ def pipeline(
     if not found.holds:
         raise Failure("a figure is below its floor, or a log is not in order", FOUND)
     return 0
+
+
+def _sized(size: SomeSize, seconds: float | None) -> SomeSize:
+    """The same, with each load as long as was said."""
+    if seconds is None:
+        return size
+    return msgspec.structs.replace(size, bound_s=seconds, lives_s=seconds, beside_s=seconds)
 
 
 def _say(what: str) -> None:

@@ -36,6 +36,12 @@ class Follower:
         """Log time of the cycle that bound each job."""
         self.started_us: dict[str, int] = {}
         """Log time of the cycle in which each job's first task was heard to run."""
+        self.term = 0
+        """The last that was seen."""
+        self.bound_term = 0
+        """The last in which something was bound."""
+        self.bound_term_s = 0.0
+        """When that was seen first."""
         self.seen = [Seen(time.perf_counter(), dict(self.counts))]
 
     def look(self) -> Seen:
@@ -66,6 +72,7 @@ class Follower:
 
     def _take(self, data: bytes) -> None:
         envelope = decode_envelope(data)
+        self.term = max(self.term, envelope.term)
         for raw in (*envelope.inputs, *envelope.decisions):
             kind, _, body = _kind(raw)
             if kind not in self.counts:
@@ -73,6 +80,8 @@ class Follower:
             self.counts[kind] += 1
             if kind == "InstanceBound":
                 self.bound_us.setdefault(_job(body), envelope.at_us)
+                if envelope.term > self.bound_term:
+                    self.bound_term, self.bound_term_s = envelope.term, time.perf_counter()
             elif kind == "TaskStarted":
                 self.started_us.setdefault(_job(body), envelope.at_us)
 

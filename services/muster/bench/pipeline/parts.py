@@ -13,11 +13,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import httpx
 import msgspec
@@ -25,9 +25,9 @@ import msgspec
 from muster.bench.engine import Check, Say
 from muster.bench.pipeline import agents, readers, submitters, watcher
 from muster.bench.pipeline.follow import Follower
-from muster.bench.pipeline.report import Figure, Inside, Load, Part, figure, median, part, percentile
+from muster.bench.pipeline.report import Figure, Inside, Load, Part, figure, median, modules, part, percentile, shares
 from muster.bench.pipeline.stack import Stack, Start
-from muster.bench.pipeline.workers import Worker
+from muster.bench.pipeline.workers import Worker, cpu_s
 from muster.events.codec import decode_cycle
 from muster.events.jobs import GroupRequest
 from muster.log.errors import OperatingError
@@ -68,6 +68,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     idle: int
     running: int
     gaps_s: tuple[float, float]
+    idle_ms: float = 0.0
+    """The floor of the latency of one job; 0 is 8 and two fsyncs."""
 
 
 FULL: Final = Size(
@@ -110,6 +112,9 @@ class Failed(OperatingError):
 class Bench:
     """Takes the measurements."""
 
+    measures: ClassVar[Mapping[str, Callable[[Any, Stack], Part]]]
+    """By name, in their order."""
+
     def __init__(self, size: Size, start: Start, folder: Path, say: Say, check: bool = True) -> None:
         self.size = size
         self._start = start
@@ -120,12 +125,12 @@ class Bench:
         """The clients of the present part."""
 
     def run(self, names: Sequence[str]) -> Iterator[Part]:
-        """The named parts, in the order of `PARTS`."""
-        for name, measure in PARTS.items():
+        """The named parts, in the order of `measures`."""
+        for name, measure in self.measures.items():
             if name in names:
                 self._say(f"measuring {name}")
-                stack = self._start(self._folder / name)
                 self._workers = []
+                stack = self.stack(name)
                 try:
                     found = measure(self, stack)
                 finally:
@@ -134,17 +139,17 @@ class Bench:
                     found.checks = list(self._judge(name, stack))
                 yield found
 
+    def stack(self, name: str) -> Stack:
+        """The stack that a part is measured on."""
+        return self._start(self._folder / name)
+
     def bound(self, stack: Stack) -> Part:
         """Submissions that are bound, a second."""
         size = self.size
         jobs_max = size.nodes * JOBS_A_NODE * 95 // 100
         with ExitStack() as exits:
             self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, beat_s=10.0, runs=False))
-            clients = self._worker(
-                exits,
-                submitters.__name__,
-                submitters.Options(url=stack.url, connections=size.connections, group=TWENTIETH, jobs_max=jobs_max),
-            )
+            clients = self.submitters(exits, stack, TWENTIETH, jobs_max=jobs_max)
             follower = Follower(stack.read)
             with self._counting(stack, size.warm_s) as counted:
                 clients.tell(str(size.warm_s + size.bound_s))
@@ -156,7 +161,7 @@ class Bench:
             follower.until(lambda counts: counts["InstanceBound"] >= submitted.jobs, PATIENCE_S)
             if submitted.jobs >= jobs_max:
                 end_s = min(end_s, begin_s + submitted.seconds - size.warm_s)
-        _expect("bound", follower.counts["InstanceBound"], submitted.jobs)
+        expect("bound", follower.counts["InstanceBound"], submitted.jobs)
         rate = follower.rate("InstanceBound", begin_s, end_s)
         return part(
             "bound",
@@ -177,11 +182,7 @@ class Bench:
         size = self.size
         with ExitStack() as exits:
             body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, runs_s=size.lives_run_s))
-            clients = self._worker(
-                exits,
-                submitters.__name__,
-                submitters.Options(url=stack.url, connections=size.connections, group=WHOLE, per_s=size.lives_per_s),
-            )
+            clients = self.submitters(exits, stack, WHOLE, per_s=size.lives_per_s)
             body.tell("poll")
             body.hear(agents.Counts)
             follower = Follower(stack.read)
@@ -197,7 +198,7 @@ class Bench:
             body.tell("rest")
             lived = body.hear(agents.Counts)
         for kind, seen in follower.counts.items():
-            _expect(kind, seen, submitted.jobs)
+            expect(kind, seen, submitted.jobs)
         rate = follower.rate("AttemptEnded", begin_s, end_s)
         return part(
             "lives",
@@ -236,15 +237,16 @@ class Bench:
                 watching.tell("watch")
                 found = watching.hear(watcher.Watched)
             follower.look()
-        _expect("bound", follower.counts["InstanceBound"], size.idle)
+        expect("bound", follower.counts["InstanceBound"], size.idle)
         fsync_ms = median(found.fsync_ms)
+        floor_ms = size.idle_ms or 8 + 2 * fsync_ms
         return part(
             "idle",
             f"{size.idle} jobs, one at a time, at random gaps; an fsync of 4 KiB between them",
             [
-                figure("job_watch_p50_ms", median(found.job_ms), "ms", 8 + 2 * fsync_ms, better="lower", full=size.full),
+                figure("job_watch_p50_ms", median(found.job_ms), "ms", floor_ms, better="lower", full=size.full),
                 figure("job_watch_p95_ms", percentile(found.job_ms, 95), "ms", better="lower"),
-                figure("log_watch_p50_ms", median(found.log_ms), "ms", 8 + 2 * fsync_ms, better="lower", full=size.full),
+                figure("log_watch_p50_ms", median(found.log_ms), "ms", floor_ms, better="lower", full=size.full),
                 figure("log_watch_p95_ms", percentile(found.log_ms, 95), "ms", better="lower"),
                 figure("answered_p50_ms", median(found.answered_ms), "ms", better="lower"),
                 figure("answered_p95_ms", percentile(found.answered_ms, 95), "ms", better="lower"),
@@ -277,7 +279,7 @@ class Bench:
                 found = watching.hear(watcher.Watched)
             follower.until(lambda counts: counts["AttemptEnded"] >= size.running, PATIENCE_S)
             ran_us = _outputs(stack, found.jobs)
-        _expect("ended", follower.counts["AttemptEnded"], size.running)
+        expect("ended", follower.counts["AttemptEnded"], size.running)
         spans_ms = [(ran_us[job] - follower.bound_us[job]) / 1000 for job in found.jobs]
         known_ms = [(follower.started_us[job] - follower.bound_us[job]) / 1000 for job in found.jobs]
         return part(
@@ -305,11 +307,7 @@ class Bench:
         turn_s = min(size.beside_s, room_s - size.warm_s)
         with ExitStack() as exits:
             body = self._agents(exits, agents.Options(url=stack.url, nodes=size.nodes, gpus=HALVES_A_NODE // 2, runs=False))
-            clients = self._worker(
-                exits,
-                submitters.__name__,
-                submitters.Options(url=stack.url, connections=size.connections, group=HALF, per_s=size.beside_per_s),
-            )
+            clients = self.submitters(exits, stack, HALF, per_s=size.beside_per_s)
             reading = self._worker(
                 exits,
                 readers.__name__,
@@ -337,7 +335,7 @@ class Bench:
             follower.until(lambda counts: counts["InstanceBound"] >= jobs, PATIENCE_S)
             body.tell("rest")
             lived = body.hear(agents.Counts)
-        _expect("bound", follower.counts["InstanceBound"], jobs)
+        expect("bound", follower.counts["InstanceBound"], jobs)
         before, after = percentile(alone, 99) / 1000, percentile(beside, 99) / 1000
         figures: list[Figure] = [
             figure("cycle_p99_rise", after / before - 1 if before else 0.0, "", 0.2, better="lower", full=size.full),
@@ -364,6 +362,13 @@ class Bench:
                 "assignments": lived.assignments,
             },
         )
+
+    def submitters(self, exits: ExitStack, stack: Stack, group: GroupRequest, *, per_s: float = 0.0, jobs_max: int = 0) -> Worker:
+        """Clients that submit jobs of this group; they answer with `submitters.Submitted`."""
+        options = submitters.Options(
+            url=stack.url, connections=self.size.connections, group=group, per_s=per_s, jobs_max=jobs_max
+        )
+        return self._worker(exits, submitters.__name__, options)
 
     def _agents(self, exits: ExitStack, options: agents.Options) -> Worker:
         return self._worker(exits, agents.__name__, options)
@@ -416,6 +421,7 @@ PARTS: Final[dict[str, Callable[[Bench, Stack], Part]]] = {
     "running": Bench.running,
     "beside": Bench.beside,
 }
+Bench.measures = PARTS
 
 
 class Counted:
@@ -427,6 +433,7 @@ class Counted:
         self._clients_s = 0.0
         self._begun_s = 0.0
         self._machine = (0, 0)
+        self._programs: dict[str, float] = {}
         self._more: list[Inside] = []
         self.inside: Inside
         self.load: Load
@@ -434,7 +441,9 @@ class Counted:
     def begin(self) -> float:
         """Count from now on; now, by `time.perf_counter`."""
         self._stack.inside()
-        self._machine = _machine()
+        self._stack.beside()
+        self._programs = {name: cpu_s(pid) for name, pid in self._stack.pids().items()}
+        self._machine = machine()
         self._clients_s = sum(each.cpu_s() for each in self._workers)
         self._begun_s = time.perf_counter()
         return self._begun_s
@@ -448,7 +457,8 @@ class Counted:
         last = self._stack.inside()
         seconds = time.perf_counter() - self._begun_s
         self.inside = _together(self._more) if self._more else last
-        busy, whole = (now - then for now, then in zip(_machine(), self._machine, strict=True))
+        busy, whole = (now - then for now, then in zip(machine(), self._machine, strict=True))
+        programs = {name: cpu_s(pid) - self._programs[name] for name, pid in self._stack.pids().items()}
         used_s = sum(each.cpu_s for each in (*self._more, last))
         clients_s = sum(each.cpu_s() for each in self._workers) - self._clients_s
         self.load = Load(
@@ -457,6 +467,8 @@ class Counted:
             stack=used_s / seconds,
             clients=clients_s / seconds,
             loadavg=os.getloadavg(),
+            programs={name: max(0.0, used_s / seconds) for name, used_s in programs.items()},
+            beside={name: shares(modules(each.functions)) for name, each in self._stack.beside().items()},
         )
 
 
@@ -478,7 +490,7 @@ def _together(parts: Sequence[Inside]) -> Inside:
     )
 
 
-def _machine() -> tuple[int, int]:
+def machine() -> tuple[int, int]:
     """Ticks that the machine's processors were busy, and all of their ticks."""
     try:
         with open("/proc/stat") as text:
@@ -488,7 +500,8 @@ def _machine() -> tuple[int, int]:
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
-def _expect(what: str, seen: int, wanted: int) -> None:
+def expect(what: str, seen: int, wanted: int) -> None:
+    """Raises `Failed` where a count in the log is not what it must be."""
     if seen != wanted:
         raise Failed(f"{what}: {seen} stand in the log, and {wanted} should")
 

@@ -45,6 +45,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     stack: float
     clients: float
     loadavg: tuple[float, float, float]
+    programs: dict[str, float] = {}
+    """Where the stack is several processes: of one processor by each of them."""
+    beside: dict[str, dict[str, float]] = {}
+    """And where each but the leader's used it: shares by package."""
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -131,13 +135,22 @@ def modules(functions: dict[str, int]) -> dict[str, int]:
 
 def limit(load: Load, inside: Inside) -> str:
     """One sentence on what limits a figure: the process's use of its processor and where, and the mean cycle."""
-    where = ", ".join(f"{name} {share:.0%}" for name, share in list(shares(modules(inside.functions)).items())[:5])
+    where = _most(shares(modules(inside.functions)))
+    used = f"scheduler and gateway use {load.stack:.0%} of one processor ({where})"
+    if load.programs:
+        found = {"scheduler": where, **{name: _most(packages) for name, packages in load.beside.items()}}
+        used = "of one processor " + ", ".join(
+            f"the {name} uses {share:.0%}" + (f" ({found[name]})" if name in found else "")
+            for name, share in load.programs.items()
+        )
     phases = ", ".join(f"{name} {spent:.2f}" for name, spent in phases_ms(inside).items())
     return (
-        f"scheduler and gateway use {load.stack:.0%} of one processor ({where}), the clients {load.clients:.0%}; "
-        f"the machine is {load.busy:.0%} busy; "
-        f"{inside.cycles} cycles, ms each: {phases}"
+        f"{used}, the clients {load.clients:.0%}; the machine is {load.busy:.0%} busy; {inside.cycles} cycles, ms each: {phases}"
     )
+
+
+def _most(packages: dict[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in list(packages.items())[:5])
 
 
 def part(name: str, what: str, figures: list[Figure], load: Load, inside: Inside, counts: dict[str, int]) -> Part:

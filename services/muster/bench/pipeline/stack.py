@@ -40,6 +40,14 @@ class Stack(Protocol):
         """What was counted in the leader's process since this was asked last."""
         ...
 
+    def beside(self) -> dict[str, Inside]:
+        """The same for the other programs of the stack that count, by what they are."""
+        ...
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the stack, where they are several, by what they are."""
+        ...
+
     def read(self, after: int) -> list[Record]:
         """Records of the log that stand behind this position, the first of them."""
         ...
@@ -84,6 +92,14 @@ class SqliteStack:
         self._process.stdin.flush()
         return msgspec.json.decode(self._hear(), type=Inside)
 
+    def beside(self) -> dict[str, Inside]:
+        """See `Stack`."""
+        return {}
+
+    def pids(self) -> dict[str, int]:
+        """See `Stack`."""
+        return {}
+
     def read(self, after: int) -> list[Record]:
         """See `Stack`."""
         return self._file.read(after)
@@ -112,7 +128,3 @@ class SqliteStack:
         if not line:
             raise NoStack(f"the stack ended with status {self._process.wait()}: see what it said above")
         return line
-
-
-STARTS: dict[str, Start] = {"sqlite": SqliteStack}
-"""By the name of the log."""

@@ -62,12 +62,7 @@ class Worker:
 
     def cpu_s(self) -> float:
         """What it has used of a processor so far; 0 where the system does not say."""
-        try:
-            with open(f"/proc/{self._process.pid}/stat") as text:
-                fields = text.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self._process.pid)
 
     def close(self) -> None:
         """End it."""
@@ -79,6 +74,16 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used of a processor so far; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat") as text:
+            fields = text.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Orders:
