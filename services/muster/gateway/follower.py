@@ -50,6 +50,8 @@ class Follower:
         self._anchor = Anchor(self.core.state.at_us, now_us)
         self._at_end_us = now_us
         """When the end of the log was last asked for that was reached."""
+        self._sought: tuple[int, int] | None = None
+        """An end that was not reached when it was told, and when it was asked for."""
         self._asking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -97,6 +99,9 @@ class Follower:
                 self.head_position = record.position
                 self._anchor = Anchor(verdict.envelope.at_us, self._clock.monotonic_us())
                 self.admitted(record)
+        if self._sought is not None and self.position >= self._sought[0]:
+            self._at_end_us = max(self._at_end_us, self._sought[1])
+            self._sought = None
         if records:
             await asyncio.sleep(0)
         else:
@@ -113,6 +118,8 @@ class Follower:
                 end = -1
             if 0 <= end <= self.position:
                 self._at_end_us = asked_us
+            elif end >= 0 and self._sought is None:  # of a log that grows all the time, the end is always a little further
+                self._sought = (end, asked_us)
             behind = self.behind_us() > BEHIND_US
             if behind != said:
                 said = behind

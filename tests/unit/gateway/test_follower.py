@@ -41,6 +41,17 @@ class Away(MemoryLog):
         return await super().end()
 
 
+class Growing(MemoryLog):
+    """A log to which somebody appends whenever its end is asked for, just before it is told."""
+
+    left: list[bytes]
+
+    async def end(self) -> int:
+        if self.left:
+            self.broker.land(self.left.pop(0))
+        return await super().end()
+
+
 @pytest.fixture
 def broker() -> MemoryBroker:
     """A log with a term and two jobs."""
@@ -116,6 +127,21 @@ async def test_it_says_for_how_long_it_has_not_seen_the_end(
         log.away = False
         await until(lambda: not follower.behind_us())
         await until(lambda: "is at the end" in caplog.text)
+
+
+async def test_it_is_not_behind_where_the_log_grows_each_time_its_end_is_asked_for(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "ASK_EVERY_S", 60.0)  # it is asked for once
+    clock = HandClock()
+    records, broker.records = broker.records, broker.records[:1]
+    log = Growing(broker)
+    log.left = [records[1]]
+    async with following(log, clock) as (follower, told):
+        clock.us += 600 * SECOND
+        assert follower.behind_us()
+        await until(lambda: told)
+        await until(lambda: not follower.behind_us())
 
 
 async def test_it_stops_where_the_log_was_cut(broker: MemoryBroker) -> None:
