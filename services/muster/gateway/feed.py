@@ -1,7 +1,8 @@
 """Entries as they are told to whoever follows the log or one job, live and from history.
 
 An entry is told as `{"cycle","at_us","side","kind","body"}`; its id is `CYCLE.INDEX`, its place in the log. Whoever follows
-gets what was admitted before from the log itself, and from then on each cycle as soon as it was admitted.
+gets what was admitted before from the log itself, and from then on each cycle as soon as it was admitted. The last records are
+kept here, so that nobody who has just submitted a job opens the log for it.
 """
 
 import asyncio
@@ -18,6 +19,10 @@ from muster.events.registry import DECISIONS
 
 BACKLOG_MAX: Final = 256
 """Cycles that wait for a slow reader; beyond it reads them from the log again."""
+
+KEPT_MAX: Final = 256
+KEPT_MAX_BYTES: Final = 2 * 1024 * 1024
+"""So many of the last records are kept at most."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,9 @@ class Feed:
         self.closed = False
         self._all: dict[Subscription, None] = {}
         self._jobs: dict[str, dict[Subscription, None]] = {}
+        self._kept: deque[bytes] = deque()
+        """The last records, without a gap up to `number`."""
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._all) + sum(map(len, self._jobs.values()))
@@ -132,6 +140,16 @@ class Feed:
         else:
             self._all[subscription] = None
         return subscription
+
+    def kept(self, first: int, last: int, job: str = "") -> list[Batch] | None:
+        """The entries of the cycles from `first` to `last`, all or those about one job; None where not all of them are kept."""
+        begin = self.number - len(self._kept) + 1
+        if first < begin:
+            return None
+        needle = f'"{job}"'.encode()
+        records = list(self._kept)[first - begin : max(0, last - begin + 1)]
+        found = [told(decode_envelope(data), job) for data in records if not job or needle in data]
+        return [batch for batch in found if batch.entries]
 
     def forget(self, subscription: Subscription) -> None:
         """See `Subscription.close`."""
@@ -152,6 +170,10 @@ class Feed:
     def publish(self, data: bytes, cycle: Cycle) -> None:
         """A cycle was admitted; `data` is its record."""
         self.number = cycle.number
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        while len(self._kept) > KEPT_MAX or self._kept_bytes > KEPT_MAX_BYTES:
+            self._kept_bytes -= len(self._kept.popleft())
         if not self._all and not self._jobs:
             return
         mentioned = [job for job in _mentioned((*cycle.inputs, *cycle.decisions)) if job in self._jobs] if self._jobs else []

@@ -104,7 +104,8 @@ async def events(gateway: Gateway, job: str, begin: tuple[int, int], until: int)
     while not live.feed.closed:
         subscription = live.feed.follow(job)
         try:
-            async for batch in gateway.history.entries(begin[0], subscription.after, job):
+            kept = live.feed.kept(begin[0], subscription.after, job)
+            async for batch in gateway.history.entries(begin[0], subscription.after, job) if kept is None else _each(kept):
                 if until and batch.cycle > until:
                     return
                 yield _events(batch, begin)
@@ -125,6 +126,11 @@ async def events(gateway: Gateway, job: str, begin: tuple[int, int], until: int)
                         return
         finally:
             subscription.close()
+
+
+async def _each(batches: list[Batch]) -> AsyncIterator[Batch]:
+    for batch in batches:
+        yield batch
 
 
 def _events(batch: Batch, begin: tuple[int, int]) -> bytes:
