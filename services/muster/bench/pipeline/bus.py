@@ -11,11 +11,12 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
@@ -42,6 +43,8 @@ LOOK_S: Final = 0.05
 """So long a look at the log waits for something to come."""
 START_S: Final = 90.0
 GONE_S: Final = 30.0
+
+Answer = TypeVar("Answer")
 
 
 class Home:
@@ -164,7 +167,8 @@ class KafkaStack:
         """The first one leads."""
         self._started = 0
         self._gateway: Program | None = None
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
+        """Runs in a thread: whoever reads the log must go on to answer the broker, also while nothing is read."""
         self._log: KafkaLog | None = None
         folder.mkdir(parents=True, exist_ok=True)
         home.make()
@@ -176,7 +180,8 @@ class KafkaStack:
             NoStack: it does not.
         """
         bus = self.home.bus
-        self._log = self._runner.run(KafkaLog.open(bus, writer=False))
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._log = self._run(KafkaLog.open(bus, writer=False))
         self.takeover_after_s = takeover_after_s
         self.stand_by()
         options = bus_gateway.Options(bus=bus.address, config=self.home.config, folder=str(self.folder / "gateway"), port=0)
@@ -209,7 +214,7 @@ class KafkaStack:
 
     def say(self, event: Event) -> None:
         """Put an operation on the bus."""
-        self._runner.run(_say(self.home.bus, event))
+        self._run(_say(self.home.bus, event))
 
     def pids(self) -> dict[str, int]:
         """See `Stack`."""
@@ -226,7 +231,7 @@ class KafkaStack:
 
     def read(self, after: int) -> list[Record]:
         """See `Stack`. Waits a little where nothing has come."""
-        return self._runner.run(self._read(after))
+        return self._run(self._read(after))
 
     def stop(self) -> None:
         """See `Stack`."""
@@ -236,12 +241,15 @@ class KafkaStack:
         self._schedulers, self._gateway = [], None
         log, self._log = self._log, None
         if log is not None:
-            self._runner.run(log.close())
-            self._runner.close()
+            self._run(log.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     def admitted(self) -> Iterator[tuple[Envelope, bytes]]:
         """See `Stack`."""
         return read_admitted(self.home.bus.address, self.cell)
+
+    def _run(self, what: Coroutine[Any, Any, Answer]) -> Answer:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     async def _read(self, after: int) -> list[Record]:
         assert self._log is not None

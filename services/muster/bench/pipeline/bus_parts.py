@@ -55,7 +55,9 @@ class BusSize(Size, frozen=True, kw_only=True):
     recoveries: int = 3
 
 
-FULL: Final = BusSize(**{**msgspec.structs.asdict(parts.FULL), "connections": 512, "lives_s": 600.0, "idle_ms": 25.0})
+FULL: Final = BusSize(
+    **{**msgspec.structs.asdict(parts.FULL), "connections": 512, "lives_s": 600.0, "lives_per_s": 600.0, "idle_ms": 25.0}
+)
 QUICK: Final = BusSize(
     **{**msgspec.structs.asdict(parts.QUICK), "connections": 64, "idle_ms": 25.0},
     rates=(20.0, 100.0),
@@ -115,7 +117,8 @@ class BusBench(Bench):
         with _memory(stack) as samples:
             found = super().lives(stack)
         found.what = (
-            f"jobs come by the bus, {size.connections} at a time, each until it is read bound; {size.nodes} agents run each for "
+            f"{size.lives_per_s:g} jobs/s come by the bus (0: as many as are bound, {size.connections} at a time); {size.nodes} "
+            f"agents run each for "
             f"{size.lives_run_s[0]:g} to {size.lives_run_s[1]:g} s; jobs that are over are kept for {KEPT_US // 1_000_000} s"
         )
         for name in ("scheduler", "gateway"):
