@@ -73,7 +73,7 @@ class Follower:
             self.counts[kind] += 1
             if kind == "InstanceBound":
                 self.bound_us.setdefault(_job(body), envelope.at_us)
-            elif kind == "TaskStarted":
+            elif kind in ("TaskStarted", "TaskExited"):  # a short one may have ended before anybody heard that it runs
                 self.started_us.setdefault(_job(body), envelope.at_us)
 
 
