@@ -82,7 +82,7 @@ class Follower:
                 self.bound_us.setdefault(_job(body), envelope.at_us)
                 if envelope.term > self.bound_term:
                     self.bound_term, self.bound_term_s = envelope.term, time.perf_counter()
-            elif kind == "TaskStarted":
+            elif kind in ("TaskStarted", "TaskExited"):  # a short one may have ended before anybody heard that it runs
                 self.started_us.setdefault(_job(body), envelope.at_us)
 
 
