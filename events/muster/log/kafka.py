@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     CorruptRecordException,
+    KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
@@ -39,6 +40,8 @@ MESSAGE_MAX_BYTES: Final = RECORD_MAX_BYTES + 1024 * 1024
 """What a topic must take so that the largest record goes into it: Kafka counts what it wraps around a record too."""
 REQUEST_TIMEOUT_MS: Final = 3_000
 """What a broker has not answered by then is asked again, of whoever leads the partition then. Connecting has as long."""
+PRODUCE_TIMEOUT_MS: Final = 5_000
+"""The same for what is appended, which waits for disks."""
 METADATA_AGE_MS: Final = 3_000
 """So often a client asks who leads: it is to know another leader by the time that it gives the old one up."""
 RETRY_BACKOFF_MS: Final = 50
@@ -46,8 +49,10 @@ FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
-ASK_TIMEOUT_MS: Final = 1_500
+ASK_TIMEOUT_MS: Final = 2_000
 """So long each time: the answer is small."""
+REFUSED_S: Final = 1.0
+"""A failure to connect that comes sooner is a refusal, and no silence."""
 START_S: Final = 30.0
 """So long connecting may take: brokers that say nothing are tried for some seconds each."""
 READ_WAIT_S: Final = 1.0
@@ -63,7 +68,7 @@ def make_producer(bus: Bus, **changed: Any) -> AIOKafkaProducer:
     To be made in the loop that uses it. `changed` are options of aiokafka's that differ.
     """
     options: dict[str, Any] = {
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "request_timeout_ms": PRODUCE_TIMEOUT_MS,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
         "acks": "all",
         "enable_idempotence": True,
@@ -276,18 +281,18 @@ class KafkaLog:
             await stop_consumer(consumer)
 
     async def _start(self) -> None:
-        await self._asker.start()
+        await _connect(self._asker)
         # All topics are asked for: a broker may make one that is asked for by name.
         partitions = (await self._asker._client.fetch_all_metadata()).partitions_for_topic(self._at.topic)
         if partitions is None:
             raise LogMissing(f"there is no topic {self._at.topic}{self._hidden}: `muster bus create` makes it")
         if self._at.partition not in partitions:
             raise LogMissing(f"the topic {self._at.topic} has no partition {self._at.partition}")
-        await self._consumer.start()
+        await _connect(self._consumer)
         self._consumer.assign([self._at])
         self._consumer.seek(self._at, 0)
         if self._producer is not None:
-            await self._producer.start()
+            await _connect(self._producer)
 
     def _check(self) -> None:
         if self._closed:
@@ -362,6 +367,19 @@ class KafkaLog:
             f"{self._name} holds the positions {begin} to {end}, and what stands after position {self._next} was to be read: "
             "it was cut, or made anew"
         )
+
+
+async def _connect(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Start a client. Who refuses is not there; who is slow to answer may be busy, and is asked again."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            await client.start()
+            return
+        except KafkaConnectionError:
+            if loop.time() - began < REFUSED_S:
+                raise
 
 
 def _heard(answer: asyncio.Future[Any]) -> None:
