@@ -58,10 +58,7 @@ def gateway(made: Cell) -> Iterator[Gateway]:
 
     def work() -> None:
         with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60, trust_env=False) as client:
-            fleet = Simulated(client, nodes=2)
-            while not ending.is_set():
-                fleet.turn()
-                time.sleep(0.02)
+            Simulated(client, nodes=2).run(ending)
 
     thread = threading.Thread(target=work)
     thread.start()
