@@ -5,7 +5,8 @@ The tests that are imported here are those of `test_gateway`: they run against a
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -145,6 +146,27 @@ def test_a_gateway_that_starts_anew_shows_the_same(stack: BusStack, client: http
     found: Any = client.get("/jobs", params={"limit": 10_000, "at": answered["cycle"]}).json()
     assert found == before
     assert client.get(f"/submissions/{answered['job']}").json()["cycle"] == answered["cycle"]
+
+
+def test_scheduler_gateway_and_commands_take_tls_and_sasl_from_a_file(
+    tmp_path: Path, brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = brokers(secure=True)
+    assert run(("audit", broker.secure_address)) == 3, "without the file nobody gets in"
+    monkeypatch.setenv("MUSTER_BUS_CONFIG", str(broker.client_properties))
+    assert run(("bus", "create", "--bus", broker.secure_address)) == 0
+    with cell(tmp_path, broker.secure_address) as made:
+        scheduler = made.scheduler("scheduler")
+        made.leader(scheduler)
+        gateway = made.gateway()
+        until(lambda: gateway.http.post("/jobs", json=job("secret")).status_code == 202, say="a job is taken")
+        until(lambda: (gateway.get("/jobs", at=gateway.get("/state")["cycle"]) or {"jobs": []})["jobs"], say="the past is read")
+        made.check()
+        password = broker.client_properties.read_text().rpartition("=")[2].strip()
+        assert scheduler.stop() == 0
+        assert password not in scheduler.text + gateway.text + " ".join(scheduler.words + gateway.words)
+        assert run(("recover", "--accept-loss", "--bus", broker.secure_address)) == 0
+        assert "nothing is lost" in capsys.readouterr().out
 
 
 def _answers(client: httpx.Client) -> bool:
