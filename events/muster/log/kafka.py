@@ -100,6 +100,29 @@ def make_consumer(bus: Bus, **changed: Any) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(**{"metadata_max_age_ms": METADATA_AGE_MS, **bus.client_options(), **options, **changed})
 
 
+async def connect(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
+    """Start a client. Who refuses is not there; who is slow to answer may be busy, and is asked again.
+
+    Raises:
+        LogUnreachable: no broker answers.
+        KafkaError: one does, and refuses.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + START_S
+    with reasons() as heard:
+        while True:
+            began = loop.time()
+            try:
+                async with asyncio.timeout_at(until):
+                    await client.start()
+                return
+            except (KafkaConnectionError, TimeoutError, OSError) as error:
+                now = loop.time()
+                if now - began < REFUSED_S or now >= until:
+                    why = "".join(heard) or _said(error)
+                    raise LogUnreachable(f"no broker answers at {bus.address}: {why}") from error
+
+
 async def give_up(producer: AIOKafkaProducer) -> None:
     """Stop a producer that may wait for an answer, and do not wait with it: what it has not sent stays unsent, what was not
     answered stays in doubt.
@@ -142,7 +165,7 @@ class KafkaLog:
         """Use `open`."""
         self._name = f"{topic}/{partition} at {bus.address}"
         self._at = TopicPartition(topic, partition)
-        self._hidden = bus.hidden
+        self._bus = bus
         self._append_deadline_s = append_deadline_s
         self._producer = make_producer(bus) if writer else None
         self._consumer = make_consumer(bus)
@@ -178,19 +201,15 @@ class KafkaLog:
             LogClosed: this client may not write.
         """
         log = cls(bus, topic, partition, writer=writer, append_deadline_s=append_deadline_s)
-        with reasons() as heard:
-            try:
-                async with asyncio.timeout(START_S):
-                    await log._start()
-            except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError) as error:
-                await log.close()
+        try:
+            await log._start()
+        except BaseException as error:
+            await log.close()
+            if isinstance(error, (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)):
                 raise LogClosed(f"this client may not write to {log._name}: it needs the right Write") from error
-            except (KafkaError, TimeoutError, OSError) as error:
-                await log.close()
-                raise LogUnreachable(f"no broker answers at {bus.address}: {''.join(heard) or _said(error)}") from error
-            except BaseException:
-                await log.close()
-                raise
+            if isinstance(error, (KafkaError, OSError)):
+                raise LogUnreachable(f"{log._name} does not answer: {_said(error)}") from error
+            raise
         return log
 
     async def append(self, data: bytes) -> None:
@@ -281,18 +300,18 @@ class KafkaLog:
             await stop_consumer(consumer)
 
     async def _start(self) -> None:
-        await _connect(self._asker)
+        await connect(self._asker, self._bus)
         # All topics are asked for: a broker may make one that is asked for by name.
         partitions = (await self._asker._client.fetch_all_metadata()).partitions_for_topic(self._at.topic)
         if partitions is None:
-            raise LogMissing(f"there is no topic {self._at.topic}{self._hidden}: `muster bus create` makes it")
+            raise LogMissing(f"there is no topic {self._at.topic}{self._bus.hidden}: `muster bus create` makes it")
         if self._at.partition not in partitions:
             raise LogMissing(f"the topic {self._at.topic} has no partition {self._at.partition}")
-        await _connect(self._consumer)
+        await connect(self._consumer, self._bus)
         self._consumer.assign([self._at])
         self._consumer.seek(self._at, 0)
         if self._producer is not None:
-            await _connect(self._producer)
+            await connect(self._producer, self._bus)
 
     def _check(self) -> None:
         if self._closed:
@@ -367,19 +386,6 @@ class KafkaLog:
             f"{self._name} holds the positions {begin} to {end}, and what stands after position {self._next} was to be read: "
             "it was cut, or made anew"
         )
-
-
-async def _connect(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Start a client. Who refuses is not there; who is slow to answer may be busy, and is asked again."""
-    loop = asyncio.get_running_loop()
-    while True:
-        began = loop.time()
-        try:
-            await client.start()
-            return
-        except KafkaConnectionError:
-            if loop.time() - began < REFUSED_S:
-                raise
 
 
 def _heard(answer: asyncio.Future[Any]) -> None:

@@ -29,7 +29,7 @@ from muster.gateway.intake import Intake
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.log.bus import Bus
-from muster.log.kafka import give_up, make_producer
+from muster.log.kafka import connect, give_up, make_producer
 from muster.scheduler.messages import JOBS, NODES, OPERATIONS
 
 ANSWER_S: Final = 10.0
@@ -69,11 +69,11 @@ class KafkaIntake(Intake):
         """Connect.
 
         Raises:
-            KafkaError: no broker answers.
+            LogUnreachable: no broker answers.
         """
         self._producer = make_producer(self._bus, max_batch_size=BATCH_BYTES)
         try:
-            await self._producer.start()
+            await connect(self._producer, self._bus)
         except BaseException:
             await give_up(self._producer)
             raise
