@@ -61,7 +61,7 @@ class KafkaIntake(Intake):
         self._unseen: dict[str, list[tuple[int, int, asyncio.Future[None]]]] = {}
         """For each partition, who waits for what was put there to be taken; a heap by offset."""
         self._order = count()
-        self._waiting: dict[str, None] = {}
+        self._unrecorded: dict[str, None] = {}
         """Jobs that Kafka has and no cycle had taken when they were answered, the oldest first."""
         live.on_change(self._admitted)
 
@@ -95,7 +95,7 @@ class KafkaIntake(Intake):
 
     def waits(self, job: str) -> bool:
         """See `Intake`."""
-        return job in self._waiting
+        return job in self._unrecorded
 
     async def close(self) -> None:
         """Let go of Kafka, also where it owes us an answer."""
@@ -141,9 +141,9 @@ class KafkaIntake(Intake):
         if topic == JOBS and self._live.recorded(key) is None and key not in self._live.books.refused:
             recorded = False  # offsets of a topic that was made anew begin below what was taken of the old one
         if not recorded and topic == JOBS:
-            self._waiting[key] = None
-            if len(self._waiting) > WAITING_MAX:
-                del self._waiting[next(iter(self._waiting))]
+            self._unrecorded[key] = None
+            if len(self._unrecorded) > WAITING_MAX:
+                del self._unrecorded[next(iter(self._unrecorded))]
         return recorded
 
     def _close_one(self, size: int) -> None:
@@ -172,9 +172,9 @@ class KafkaIntake(Intake):
                 done = heapq.heappop(unseen)[2]
                 if not done.done():
                     done.set_result(None)
-        if self._waiting:
-            for job in [job for job in self._waiting if job in state.jobs]:
-                del self._waiting[job]
+        if self._unrecorded:
+            for job in [job for job in self._unrecorded if job in state.jobs]:
+                del self._unrecorded[job]
 
     def _message(self, topic: str, data: bytes, key: str) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Value and headers of a CloudEvent in binary mode, from an entry or a report."""
