@@ -34,7 +34,7 @@ from muster.scheduler.messages import JOBS, NODES, OPERATIONS
 
 ANSWER_S: Final = 10.0
 """So long Kafka may take to answer; then whoever sent it has to ask again."""
-SEEN_S: Final = 1.0
+SEEN_S: Final = 3.0
 """So much longer a message is waited for that Kafka has and no cycle has taken."""
 OPEN_MAX: Final = 20_000
 OPEN_MAX_BYTES: Final = 128 * 1024 * 1024
