@@ -5,7 +5,9 @@ The tests that are imported here are those of `test_gateway`: they run against a
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,9 +17,9 @@ from muster.cli.main import run
 from muster.log.bus import Bus
 from muster.log.topics import create
 from tests.integration.test_gateway import (  # noqa: F401  # pytest runs them here, with the fixtures of this module
+    submitted,
     test_a_follower_of_the_log_misses_nothing_and_gets_nothing_twice,
     test_a_page_of_another_site_is_turned_away,
-    test_a_thousand_submissions_at_once_from_twenty_clients_that_try_again_are_a_thousand_jobs,
     test_ids_that_never_came_are_not_known,
     test_many_submissions_in_one_request_are_answered_each,
     test_reads_say_what_was_at_a_cycle,
@@ -63,6 +65,24 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusStack]:
 def client(stack: BusStack) -> Iterator[httpx.Client]:
     with stack.client() as client:
         yield client
+
+
+def test_submissions_at_once_from_twenty_clients_that_try_again_are_recorded_once_each(stack: BusStack) -> None:
+    bodies = [[job(name=f"j-{client}-{number}") for number in range(25)] for client in range(20)]
+
+    def submit(mine: list[dict[str, Any]]) -> None:
+        with stack.client() as client:
+            for body in [*mine, *mine]:
+                until(lambda body=body: client.post("/jobs", json=body).status_code == 202, say="it is taken")  # type: ignore[misc]
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(submit, bodies))
+    ids = [body["job"] for mine in bodies for body in mine]
+    with stack.client() as client:
+        for id in ids:
+            until(lambda id=id: client.get(f"/submissions/{id}").json()["state"] == "recorded", say="it is recorded")  # type: ignore[misc]
+    counts = submitted(stack.folder)
+    assert [counts[id] for id in ids] == [1] * len(ids)
 
 
 def test_agents_by_two_gateways_run_jobs_and_both_gateways_show_it(stack: BusStack, client: httpx.Client) -> None:
@@ -145,6 +165,27 @@ def test_a_gateway_that_starts_anew_shows_the_same(stack: BusStack, client: http
     found: Any = client.get("/jobs", params={"limit": 10_000, "at": answered["cycle"]}).json()
     assert found == before
     assert client.get(f"/submissions/{answered['job']}").json()["cycle"] == answered["cycle"]
+
+
+def test_scheduler_gateway_and_commands_take_tls_and_sasl_from_a_file(
+    tmp_path: Path, brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = brokers(secure=True)
+    assert run(("audit", broker.secure_address)) == 3, "without the file nobody gets in"
+    monkeypatch.setenv("MUSTER_BUS_CONFIG", str(broker.client_properties))
+    assert run(("bus", "create", "--bus", broker.secure_address)) == 0
+    with cell(tmp_path, broker.secure_address) as made:
+        scheduler = made.scheduler("scheduler")
+        made.leader(scheduler)
+        gateway = made.gateway()
+        until(lambda: gateway.http.post("/jobs", json=job("secret")).status_code == 202, say="a job is taken")
+        until(lambda: (gateway.get("/jobs", at=gateway.get("/state")["cycle"]) or {"jobs": []})["jobs"], say="the past is read")
+        made.check()
+        password = broker.client_properties.read_text().rpartition("=")[2].strip()
+        assert scheduler.stop() == 0
+        assert password not in scheduler.text + gateway.text + " ".join(scheduler.words + gateway.words)
+        assert run(("recover", "--accept-loss", "--bus", broker.secure_address)) == 0
+        assert "nothing is lost" in capsys.readouterr().out
 
 
 def _answers(client: httpx.Client) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,10 +40,7 @@ def agents(stack: Stack) -> Iterator[None]:
 
     def work() -> None:
         with stack.client() as client:
-            fleet = Simulated(client, nodes=2)
-            while not ending.is_set():
-                fleet.turn()
-                time.sleep(0.01)
+            Simulated(client, nodes=2).run(ending)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,14 @@ import httpx
 import msgspec
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports them by name only
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from muster.client import Change, ClientError, Muster, NotKnown, Refused, Unavailable, new_id, new_job, sync
 from muster.events.cloudevents import GPU_HEALTH, JOBS, Input, key_of, to_message, to_structured
@@ -58,10 +66,7 @@ def gateway(made: Cell) -> Iterator[Gateway]:
 
     def work() -> None:
         with httpx.Client(base_url=f"{gateway.url}/v1", timeout=60, trust_env=False) as client:
-            fleet = Simulated(client, nodes=2)
-            while not ending.is_set():
-                fleet.turn()
-                time.sleep(0.02)
+            Simulated(client, nodes=2).run(ending)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -176,6 +181,49 @@ async def test_tls_and_sasl_are_used_as_the_file_says(broker: Brokers, made: Cel
     with pytest.raises(Unavailable, match="no broker answers at kafka://"):
         async with Muster(broker.secure_address, patience_s=1):
             pass
+
+
+async def test_a_client_needs_the_rights_that_it_uses_and_is_told_which_it_lacks(tmp_path: Path) -> None:
+    authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    options = ("--secure", f"--set={authorizer}", "--set=super.users=User:ANONYMOUS")
+    with Brokers(tmp_path / "brokers", *options) as brokers:
+        await create(Bus.parse(brokers.address))
+        administrator = AdminClient({"bootstrap.servers": brokers.bootstrap})
+
+        async def grant(topic: str, right: AclOperation) -> None:
+            binding = AclBinding(
+                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:muster", "*", right, AclPermissionType.ALLOW
+            )
+            for answer in administrator.create_acls([binding]).values():
+                await asyncio.to_thread(answer.result)
+
+        async def tried(call: Callable[[Muster], Awaitable[Any]]) -> str:
+            try:
+                async with Muster(brokers.secure_address, config=brokers.client_properties, patience_s=5) as muster:
+                    await call(muster)
+            except ClientError as error:
+                return str(error)
+            return "done"
+
+        async def soon(call: Callable[[Muster], Awaitable[Any]], told: str) -> None:
+            """A right is known to the broker a little later."""
+            async with asyncio.timeout(60):
+                while told not in (found := await tried(call)):
+                    print(found)
+
+        def submit(muster: Muster) -> Awaitable[str]:
+            return muster.submit(new_job("mine"))
+
+        def wait(muster: Muster) -> Awaitable[Any]:
+            return muster.wait(new_id())
+
+        await soon(submit, "or this client may not see it (it needs the right Describe): `muster bus create` makes it")
+        await grant("muster.log", AclOperation.READ)
+        await soon(wait, "is in the log: it never came")
+        await grant(JOBS, AclOperation.DESCRIBE)
+        await soon(submit, f"this client may not write to {JOBS} at ")
+        await grant(JOBS, AclOperation.WRITE)
+        await soon(submit, "done")
 
 
 def test_without_a_loop_it_is_the_same_by_the_bus(broker: Brokers, gateway: Gateway) -> None:

@@ -30,7 +30,7 @@ def client(stack: Stack) -> Iterator[httpx.Client]:
         yield client
 
 
-def submitted(folder: Path) -> Counter[str]:
+def submitted(folder: Path | str) -> Counter[str]:
     """How often each job stands in the log as submitted."""
     inputs = [event for envelope, _ in read_admitted(folder) for event in open_envelope(envelope).inputs]
     return Counter(event.job for event in inputs if isinstance(event, JobSubmitted))

@@ -15,7 +15,7 @@ from muster.events.operations import NodeCordoned
 from muster.log.bus import Bus
 from muster.log.errors import OffsetsLost
 from muster.scheduler import kafka_inbox
-from muster.scheduler.kafka_inbox import KafkaInbox
+from muster.scheduler.kafka_inbox import InboxStuck, KafkaInbox
 from muster.scheduler.messages import BEAT, GPU_HEALTH, JOBS, NODES, OPERATIONS, TOPICS, Message
 from tests.simulation.small_world import job_id
 from tests.support.kafka import Brokers, _bring_jars
@@ -251,6 +251,21 @@ async def test_what_goes_while_it_waits_to_be_read_ends_the_reading(bus: Talk, b
     inbox._task = asyncio.create_task(inbox._read())
     with pytest.raises(OffsetsLost, match=rf"{JOBS}/0"):
         await taken(inbox, 5)
+
+
+async def test_a_client_that_has_stopped_reading_is_noticed(bus: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_inbox, "WATCH_S", 0.2)
+    inbox = await bus.inbox()
+    await inbox.seek(await bus.ends())
+    await bus.cancel(1)
+    await taken(inbox, 1)
+    await asyncio.sleep(1.0)
+    assert inbox.first() is None, "nothing to read is no sign of anything"
+    assert inbox._task is not None
+    inbox._task.cancel()
+    await bus.cancel(2)
+    with pytest.raises(InboxStuck, match=rf"the broker has messages of {JOBS}/0"):
+        await taken(inbox, 1)
 
 
 async def _delete_before(broker: Brokers, offset: int) -> None:

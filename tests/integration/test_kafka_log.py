@@ -3,8 +3,9 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -23,7 +24,7 @@ from tests.support.topics import LOG_SETTINGS, administrator, make_log_topic, ma
 IN_TIME_S = 60
 """So long a test waits for what must come; what never comes is a failure then."""
 
-Open = Callable[..., Awaitable[KafkaLog]]
+Open = Callable[..., Coroutine[Any, Any, KafkaLog]]
 
 
 @asynccontextmanager
@@ -190,9 +191,12 @@ async def test_an_append_to_a_broker_that_says_nothing_is_a_doubt_and_may_land_l
             await log.close()  # waits for no answer either
             with pytest.raises(LogClosed):
                 await log.append(b"late")
+            opening = asyncio.create_task(open_log(bus, topic))
+            await asyncio.wait([opening], timeout=4)  # longer than one try
+            assert not opening.done()
     finally:
         broker.resume()
-    after = await open_log(bus, topic)
+    after = await opening
     await _append_at_last(after, b"after")
     found = [record.data for record in await _until(after, 0, lambda found: any(record.data == b"after" for record in found))]
     assert found[0] == b"before"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from muster.simulator.agents import Agent, Behaviour, Fleet
 from muster.up.places import Options
 
 READY_S = 60
+SPEAK_S = 5.0
 
 
 def job_id() -> str:
@@ -130,6 +132,17 @@ class Simulated:
                 self.fleet.epoch_us = level.now_us - now_us
                 self.fleet.obey(agent, _level(agent.name, level), now_us)
         self.fleet.fire(time.monotonic_ns() // 1000)
+
+    def run(self, ending: threading.Event) -> None:
+        """Go on until this is set; agents that have nothing to say are heard nevertheless."""
+        spoke = time.monotonic()
+        while not ending.is_set():
+            if time.monotonic() - spoke > SPEAK_S:
+                spoke = time.monotonic()
+                for agent in self.fleet.agents.values():
+                    agent.changed = True
+            self.turn()
+            time.sleep(0.02)
 
     def until(self, done: Callable[[], Any], patience_s: float = 30) -> Any:
         """Go on until it is true, and return it."""

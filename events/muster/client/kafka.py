@@ -18,24 +18,30 @@ from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
 from muster.client.channel import Reported
 from muster.client.errors import ClientError, NotKnown, Refused, Unavailable
 from muster.client.ids import made_ms, new_id
 from muster.client.joining import Joining
 from muster.client.life import Entry, Life, Outcome
-from muster.events.cloudevents import KINDS, NODES, Input, key_of, to_message
+from muster.events.cloudevents import JOBS, KINDS, NODES, Input, key_of, to_message
 from muster.events.codec import UnknownKind, decode_entry
 from muster.events.jobs import JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.operations import InputRefused
 from muster.events.record import Envelope
 from muster.log.admit import RECENT
-from muster.log.bus import Bus
+from muster.log.bus import Bus, reasons
 from muster.log.errors import LogUnreachable, OperatingError
 from muster.log.kafka import LOG_TOPIC, KafkaLog, give_up, make_consumer, make_producer
 
+DENIED: Final = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 ATTEMPT_S: Final = 10.0
 """So long one producer is waited for."""
 PAUSE_S: Final = 0.2
@@ -71,22 +77,33 @@ class KafkaChannel:
         self._partition = partition
         self._patience_s = patience_s
         self._producer: AIOKafkaProducer | None = None
+        self._topics: dict[str, None] = {}
+        """Those that are there and that this client may see."""
         self._starting = asyncio.Lock()
         self._sent: dict[str, int] = {}
         """When the broker took a job of ours, in milliseconds by its clock."""
         self._source = f"muster:client/{_user()}@{socket.gethostname()}"
 
     async def open(self) -> None:
-        """See `Channel`. An address that leads nowhere is told here."""
+        """See `Channel`. An address that leads nowhere is told here. A client that only follows needs no right to write."""
         until = _now() + self._patience_s
         while True:
-            try:
-                await self._ready(until)
-                return
-            except Unavailable:
-                if _now() + PAUSE_S > until:
-                    raise
+            consumer = make_consumer(self._bus)
+            with reasons() as heard:
+                try:
+                    async with asyncio.timeout(max(0.1, min(ATTEMPT_S, until - _now()))):
+                        await consumer.start()
+                        await self._look(consumer._client)
+                    break
+                except (KafkaError, TimeoutError, OSError) as error:
+                    if _now() + PAUSE_S > until:
+                        raise self._away(error, "".join(heard)) from None
+                finally:
+                    with contextlib.suppress(KafkaError, OSError):
+                        await consumer.stop()
             await asyncio.sleep(PAUSE_S)
+        if not any(topic in self._topics for topic in (*KINDS, LOG_TOPIC)):
+            raise self._missing(JOBS)
 
     async def put(self, topic: str, event: Input) -> int:
         """See `Channel`. Always 0."""
@@ -141,12 +158,18 @@ class KafkaChannel:
             try:
                 producer = await self._ready(until)
                 async with asyncio.timeout(max(0.1, min(ATTEMPT_S, until - _now()))):
+                    if topic not in self._topics:
+                        await self._look(producer.client)  # it may be new
+                    if topic not in self._topics:
+                        raise self._missing(topic)
                     answer = await producer.send(topic, value, key, headers=headers)
                     answer.add_done_callback(_heard)
                     taken = await asyncio.shield(answer)
                 return int(taken.timestamp) if first and taken.timestamp > 0 else None
             except MessageSizeTooLargeError:
                 raise Refused(f"the message has {len(value)} bytes, more than the topic {topic} takes") from None
+            except DENIED:
+                raise Refused(f"this client may not write to {topic} at {self._bus.address}: it needs the right Write") from None
             except (KafkaError, TimeoutError, OSError, Unavailable) as error:
                 if producer is not None:
                     first = False
@@ -156,32 +179,35 @@ class KafkaChannel:
             await asyncio.sleep(PAUSE_S)
 
     async def _ready(self, until: float) -> AIOKafkaProducer:
-        """A producer that has met a broker with our topics.
+        """A producer that has met a broker.
 
         Raises:
             Unavailable: no broker answers.
-            ClientError: a topic is missing.
+            One of `DENIED`: this client may write nothing.
         """
         async with self._starting:
             if self._producer is not None:
                 return self._producer
             producer = make_producer(self._bus)
-            try:
-                async with asyncio.timeout(max(0.1, min(ATTEMPT_S, until - _now()))):
-                    await producer.start()
-                    known = (await producer.client.fetch_all_metadata()).topics()
-            except (KafkaError, TimeoutError, OSError) as error:
-                await give_up(producer)
-                raise self._away(error) from None
-            except BaseException:
-                await give_up(producer)
-                raise
-            missing = [topic for topic in KINDS if topic not in known]
-            if missing:
-                await give_up(producer)
-                raise ClientError(f"there is no topic {missing[0]} at {self._bus.address}: `muster bus create` makes it")
+            with reasons() as heard:
+                try:
+                    async with asyncio.timeout(max(0.1, min(ATTEMPT_S, until - _now()))):
+                        await producer.start()
+                except DENIED:
+                    await give_up(producer)
+                    raise
+                except (KafkaError, TimeoutError, OSError) as error:
+                    await give_up(producer)
+                    raise self._away(error, "".join(heard)) from None
+                except BaseException:
+                    await give_up(producer)
+                    raise
             self._producer = producer
             return producer
+
+    async def _look(self, client: Any) -> None:
+        """Which topics there are. All are asked for: a broker may make one that is asked for by name."""
+        self._topics = dict.fromkeys(sorted((await client.fetch_all_metadata()).topics()))
 
     async def _forget(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
@@ -271,10 +297,14 @@ class KafkaChannel:
                     await consumer.stop()
             await asyncio.sleep(PAUSE_S)
 
-    def _away(self, error: BaseException) -> Unavailable:
+    def _missing(self, topic: str) -> ClientError:
+        where = f"there is no topic {topic} at {self._bus.address}{self._bus.hidden}"
+        return ClientError(f"{where}: `muster bus create` makes it")
+
+    def _away(self, error: BaseException, why: str = "") -> Unavailable:
         if isinstance(error, Unavailable):
             return error
-        return Unavailable(f"no broker answers at {self._bus.address}: {str(error) or type(error).__name__}")
+        return Unavailable(f"no broker answers at {self._bus.address}: {why or str(error) or type(error).__name__}")
 
 
 def _told(envelope: Envelope, wanted: dict[str, None]) -> list[tuple[str, Entry]]:

@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     CorruptRecordException,
+    KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
@@ -39,6 +40,8 @@ MESSAGE_MAX_BYTES: Final = RECORD_MAX_BYTES + 1024 * 1024
 """What a topic must take so that the largest record goes into it: Kafka counts what it wraps around a record too."""
 REQUEST_TIMEOUT_MS: Final = 3_000
 """What a broker has not answered by then is asked again, of whoever leads the partition then. Connecting has as long."""
+PRODUCE_TIMEOUT_MS: Final = 5_000
+"""The same for what is appended, which waits for disks."""
 METADATA_AGE_MS: Final = 3_000
 """So often a client asks who leads: it is to know another leader by the time that it gives the old one up."""
 RETRY_BACKOFF_MS: Final = 50
@@ -46,8 +49,10 @@ FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
-ASK_TIMEOUT_MS: Final = 1_500
+ASK_TIMEOUT_MS: Final = 2_000
 """So long each time: the answer is small."""
+REFUSED_S: Final = 1.0
+"""A failure to connect that comes sooner is a refusal, and no silence."""
 START_S: Final = 30.0
 """So long connecting may take: brokers that say nothing are tried for some seconds each."""
 READ_WAIT_S: Final = 1.0
@@ -63,7 +68,7 @@ def make_producer(bus: Bus, **changed: Any) -> AIOKafkaProducer:
     To be made in the loop that uses it. `changed` are options of aiokafka's that differ.
     """
     options: dict[str, Any] = {
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "request_timeout_ms": PRODUCE_TIMEOUT_MS,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
         "acks": "all",
         "enable_idempotence": True,
@@ -93,6 +98,29 @@ def make_consumer(bus: Bus, **changed: Any) -> AIOKafkaConsumer:
         "max_partition_fetch_bytes": MESSAGE_MAX_BYTES,
     }
     return AIOKafkaConsumer(**{"metadata_max_age_ms": METADATA_AGE_MS, **bus.client_options(), **options, **changed})
+
+
+async def connect(client: AIOKafkaConsumer | AIOKafkaProducer, bus: Bus) -> None:
+    """Start a client. Who refuses is not there; who is slow to answer may be busy, and is asked again.
+
+    Raises:
+        LogUnreachable: no broker answers.
+        KafkaError: one does, and refuses.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + START_S
+    with reasons() as heard:
+        while True:
+            began = loop.time()
+            try:
+                async with asyncio.timeout_at(until):
+                    await client.start()
+                return
+            except (KafkaConnectionError, TimeoutError, OSError) as error:
+                now = loop.time()
+                if now - began < REFUSED_S or now >= until:
+                    why = "".join(heard) or _said(error)
+                    raise LogUnreachable(f"no broker answers at {bus.address}: {why}") from error
 
 
 async def give_up(producer: AIOKafkaProducer) -> None:
@@ -137,7 +165,7 @@ class KafkaLog:
         """Use `open`."""
         self._name = f"{topic}/{partition} at {bus.address}"
         self._at = TopicPartition(topic, partition)
-        self._hidden = bus.hidden
+        self._bus = bus
         self._append_deadline_s = append_deadline_s
         self._producer = make_producer(bus) if writer else None
         self._consumer = make_consumer(bus)
@@ -173,19 +201,15 @@ class KafkaLog:
             LogClosed: this client may not write.
         """
         log = cls(bus, topic, partition, writer=writer, append_deadline_s=append_deadline_s)
-        with reasons() as heard:
-            try:
-                async with asyncio.timeout(START_S):
-                    await log._start()
-            except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError) as error:
-                await log.close()
+        try:
+            await log._start()
+        except BaseException as error:
+            await log.close()
+            if isinstance(error, (ClusterAuthorizationFailedError, TopicAuthorizationFailedError)):
                 raise LogClosed(f"this client may not write to {log._name}: it needs the right Write") from error
-            except (KafkaError, TimeoutError, OSError) as error:
-                await log.close()
-                raise LogUnreachable(f"no broker answers at {bus.address}: {''.join(heard) or _said(error)}") from error
-            except BaseException:
-                await log.close()
-                raise
+            if isinstance(error, (KafkaError, OSError)):
+                raise LogUnreachable(f"{log._name} does not answer: {_said(error)}") from error
+            raise
         return log
 
     async def append(self, data: bytes) -> None:
@@ -276,18 +300,18 @@ class KafkaLog:
             await stop_consumer(consumer)
 
     async def _start(self) -> None:
-        await self._asker.start()
+        await connect(self._asker, self._bus)
         # All topics are asked for: a broker may make one that is asked for by name.
         partitions = (await self._asker._client.fetch_all_metadata()).partitions_for_topic(self._at.topic)
         if partitions is None:
-            raise LogMissing(f"there is no topic {self._at.topic}{self._hidden}: `muster bus create` makes it")
+            raise LogMissing(f"there is no topic {self._at.topic}{self._bus.hidden}: `muster bus create` makes it")
         if self._at.partition not in partitions:
             raise LogMissing(f"the topic {self._at.topic} has no partition {self._at.partition}")
-        await self._consumer.start()
+        await connect(self._consumer, self._bus)
         self._consumer.assign([self._at])
         self._consumer.seek(self._at, 0)
         if self._producer is not None:
-            await self._producer.start()
+            await connect(self._producer, self._bus)
 
     def _check(self) -> None:
         if self._closed:

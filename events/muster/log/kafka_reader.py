@@ -56,8 +56,10 @@ class KafkaReader:
 
     def close(self) -> None:
         """Let go of the connections."""
-        self._runner.run(self._log.close())
-        self._runner.close()
+        try:
+            self._runner.run(self._log.close())
+        finally:
+            self._runner.close()
 
     def __enter__(self) -> Self:
         return self

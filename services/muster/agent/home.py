@@ -55,12 +55,13 @@ class Home:
             os.close(self._lock)
             raise HomeTaken(f"another agent runs in {self.folder}") from None
         self.uid = self._identity()
-        self._machine_boot = boot or BOOT_FILE.read_text().strip()
+        self.machine_boot = boot or BOOT_FILE.read_text().strip()
+        """From one start of the machine to the next: what `now_us` counts from."""
         self._open_pipe()
         self._state_path = str(self.folder / "state")
         self.lease_path = str(self.folder / "lease")
         kept = read_slot(self._state_path) or {}
-        self.same_boot = kept.get("machine_boot", kept.get("boot")) == self._machine_boot
+        self.same_boot = kept.get("machine_boot", kept.get("boot")) == self.machine_boot
         self._life = kept.get("life", 0) if self.same_boot else 0
         """How often the node began anew in this boot of the machine."""
         self.sequence = kept["sequence"] if self.same_boot else 0
@@ -107,7 +108,7 @@ class Home:
     @property
     def boot(self) -> str:
         """Who the node is between two instants at which nothing of it ran: the machine's boot, or a later beginning in it."""
-        return f"{self._machine_boot}.{self._life}" if self._life else self._machine_boot
+        return f"{self.machine_boot}.{self._life}" if self._life else self.machine_boot
 
     def begin_boot(self) -> None:
         """Nothing runs here: what was said to this node before means it no more. It has no lease until it is heard."""
@@ -125,7 +126,7 @@ class Home:
     def _keep(self) -> None:
         state = {
             "boot": self.boot,
-            "machine_boot": self._machine_boot,
+            "machine_boot": self.machine_boot,
             "life": self._life,
             "boots": self.boots,
             "sequence": self.sequence,

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from aiokafka.errors import KafkaError
 
 from muster.cli.output import FOUND, OK, Json, console, errors, print_json, print_table
 from muster.log import topics
 from muster.log.admit import Admitted, Halt, admit, genesis
 from muster.log.bus import Bus
-from muster.log.errors import LogDamaged, LogUnreachable
+from muster.log.errors import LogDamaged
 from muster.log.kafka import KafkaLog
 from muster.scheduler.kafka_inbox import KafkaInbox
 from muster.up.places import CELL
@@ -140,10 +139,7 @@ async def _lost(bus: Bus, cell: str) -> list[str]:
     finally:
         await log.close()
     inbox = KafkaInbox(bus, cell, "muster bus check")
-    try:
-        await inbox.start()
-    except KafkaError as error:
-        raise LogUnreachable(f"the bus {bus.address} does not answer: {error}") from error
+    await inbox.start()
     try:
         return [str(lost) for lost in await inbox.lost(positions)]
     finally:

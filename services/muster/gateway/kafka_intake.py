@@ -29,12 +29,12 @@ from muster.gateway.intake import Intake
 from muster.gateway.live import Live
 from muster.gateway.problems import Refused
 from muster.log.bus import Bus
-from muster.log.kafka import give_up, make_producer
+from muster.log.kafka import connect, give_up, make_producer
 from muster.scheduler.messages import JOBS, NODES, OPERATIONS
 
 ANSWER_S: Final = 10.0
 """So long Kafka may take to answer; then whoever sent it has to ask again."""
-SEEN_S: Final = 1.0
+SEEN_S: Final = 3.0
 """So much longer a message is waited for that Kafka has and no cycle has taken."""
 OPEN_MAX: Final = 20_000
 OPEN_MAX_BYTES: Final = 128 * 1024 * 1024
@@ -61,7 +61,7 @@ class KafkaIntake(Intake):
         self._unseen: dict[str, list[tuple[int, int, asyncio.Future[None]]]] = {}
         """For each partition, who waits for what was put there to be taken; a heap by offset."""
         self._order = count()
-        self._untaken: dict[str, None] = {}
+        self._unrecorded: dict[str, None] = {}
         """Jobs that Kafka has and no cycle had taken when they were answered, the oldest first."""
         live.on_change(self._admitted)
 
@@ -69,11 +69,11 @@ class KafkaIntake(Intake):
         """Connect.
 
         Raises:
-            KafkaError: no broker answers.
+            LogUnreachable: no broker answers.
         """
         self._producer = make_producer(self._bus, max_batch_size=BATCH_BYTES)
         try:
-            await self._producer.start()
+            await connect(self._producer, self._bus)
         except BaseException:
             await give_up(self._producer)
             raise
@@ -95,7 +95,7 @@ class KafkaIntake(Intake):
 
     def waits(self, job: str) -> bool:
         """See `Intake`."""
-        return job in self._untaken
+        return job in self._unrecorded
 
     async def close(self) -> None:
         """Let go of Kafka, also where it owes us an answer."""
@@ -141,9 +141,9 @@ class KafkaIntake(Intake):
         if topic == JOBS and self._live.recorded(key) is None and key not in self._live.books.refused:
             recorded = False  # offsets of a topic that was made anew begin below what was taken of the old one
         if not recorded and topic == JOBS:
-            self._untaken[key] = None
-            if len(self._untaken) > WAITING_MAX:
-                del self._untaken[next(iter(self._untaken))]
+            self._unrecorded[key] = None
+            if len(self._unrecorded) > WAITING_MAX:
+                del self._unrecorded[next(iter(self._unrecorded))]
         return recorded
 
     def _close_one(self, size: int) -> None:
@@ -172,9 +172,9 @@ class KafkaIntake(Intake):
                 done = heapq.heappop(unseen)[2]
                 if not done.done():
                     done.set_result(None)
-        if self._untaken:
-            for job in [job for job in self._untaken if job in state.jobs]:
-                del self._untaken[job]
+        if self._unrecorded:
+            for job in [job for job in self._unrecorded if job in state.jobs]:
+                del self._unrecorded[job]
 
     def _message(self, topic: str, data: bytes, key: str) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Value and headers of a CloudEvent in binary mode, from an entry or a report."""

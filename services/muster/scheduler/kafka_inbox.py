@@ -28,7 +28,7 @@ from aiokafka.structs import ConsumerRecord
 from muster.events.cloudevents import open_message
 from muster.log.bus import Bus
 from muster.log.errors import LogError, OffsetsLost
-from muster.log.kafka import give_up, make_consumer, make_producer, stop_consumer
+from muster.log.kafka import connect, give_up, make_consumer, make_producer, stop_consumer
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Message
 
 QUEUE_MAX: Final = 20_000
@@ -110,7 +110,7 @@ class KafkaInbox:
         """Connect, learn the partitions, and begin to follow.
 
         Raises:
-            KafkaError: no broker answers.
+            LogUnreachable: no broker answers.
         """
         # a beat that is not taken soon is given up
         self._producer = make_producer(
@@ -120,7 +120,7 @@ class KafkaInbox:
         self._asker = make_consumer(self._bus)
         try:
             for client in (self._producer, self._consumer, self._asker):
-                await client.start()
+                await connect(client, self._bus)
             for topic in TOPICS:
                 for partition in sorted(await self._producer.partitions_for(topic)):
                     self._partitions[TopicPartition(topic, partition)] = f"{topic}/{partition}"

@@ -6,7 +6,7 @@ import time
 from muster.cli.gateway_client import Gateway
 from muster.cli.output import Failure
 from muster.cli.submit import PATIENCE_S, completed, here
-from muster.cli.waiting import wait
+from muster.cli.waiting import recorded, wait
 from muster.doors.errors import DoorError
 from muster.doors.origin import Opened
 from muster.doors.slurm import read_script
@@ -57,7 +57,10 @@ def main(arguments: list[str]) -> int:
             if submission.state == "refused":
                 raise Refused(submission.reason)
             print(submission.job if "parsable" in parsed.values else f"Submitted batch job {submission.job}", flush=True)
-            return wait(gateway, [submission.job]) if "wait" in parsed.values else 0
+            if "wait" not in parsed.values:
+                return 0
+            recorded(gateway, [submission])
+            return wait(gateway, [submission.job])
     except Failure as failure:
         raise Refused(str(failure)) from None
 
