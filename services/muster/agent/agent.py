@@ -283,7 +283,7 @@ class Agent:
                 self.tasks.forgot = False
                 self.changed.set()
             if count % SWEEP_EVERY == 0:
-                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known}, self.home.boot, now_us())
+                outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known}, self.home.machine_boot, now_us())
             count += 1
             await asyncio.sleep(CHECK_S)
 

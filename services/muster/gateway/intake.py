@@ -58,8 +58,7 @@ class Intake:
         return True
 
     async def _put(self, topic: str, data: bytes, key: str) -> bool:
-        await self._begin(topic, data, key)
-        return True
+        return await self.durable((self._begin(topic, data, key),))
 
     def _begin(self, topic: str, data: bytes, key: str) -> asyncio.Future[Any]:
         try:
