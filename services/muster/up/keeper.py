@@ -7,7 +7,6 @@ snapshot written, by `muster.up.bus_snapshot`.
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -15,7 +14,7 @@ import sys
 import time
 from typing import Final
 
-from muster.up.parent import BACKOFF_S, LIVED_S
+from muster.up.parent import BACKOFF_S, LIVED_S, end_with_parent
 
 END_S: Final = 20.0
 """So long it may take to end; then it is killed."""
@@ -98,11 +97,5 @@ async def _start(command: list[str]) -> asyncio.subprocess.Process:
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl-C is ours to hand on
-        preexec_fn=_end_with_parent,
+        preexec_fn=end_with_parent,
     )
-
-
-def _end_with_parent() -> None:
-    """In the child, before it is what it will be: the kernel ends it when its parent dies."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux only
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

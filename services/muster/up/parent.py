@@ -259,7 +259,7 @@ class Parent:
             env=environment,
             pass_fds=pass_fds,
             start_new_session=True,  # a Ctrl-C is ours to hand on, in the right order
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         self._children[name] = process
         return process
@@ -312,7 +312,7 @@ def _behind(options: Options, snapshots: Snapshots) -> int:
         return file.end() - snapshots.latest()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In the child, before it is what it will be: the kernel ends it when its parent dies."""
     with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere a child finds out by itself
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
