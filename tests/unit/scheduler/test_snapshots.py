@@ -7,9 +7,11 @@ import pytest
 
 from muster.cluster import snapshot
 from muster.events.codec import digest
+from muster.log.errors import LogUnreachable
 from muster.log.memory import MemoryBroker, MemoryLog
+from muster.log.port import Record
 from muster.scheduler.core import Core
-from muster.scheduler.recovery import recover
+from muster.scheduler.recovery import recover, recover_whole
 from muster.scheduler.snapshots import Snapshots
 from tests.simulation.small_world import CELL, job_id, report, spec, submission
 from tests.unit.scheduler.driving import JOBS, NODES, Driver
@@ -171,3 +173,16 @@ def test_what_a_writer_that_was_killed_left_goes_with_the_next_snapshot(tmp_path
         each.write_bytes(path.read_bytes()[:100])
     newer = Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records))
     assert sorted(tmp_path.iterdir()) == sorted([path, newer, others])
+
+
+async def test_a_log_that_says_nothing_after_a_record_is_not_taken_for_whole(tmp_path: Path) -> None:
+    driver, log, _ = history(tmp_path)
+    read = log.read
+
+    async def silent(after: int, limit: int = 1000) -> list[Record]:
+        return [record for record in await read(after, limit) if record.position < 4]
+
+    assert (await recover_whole(log, CELL)).core.head == driver.core.head
+    log.read = silent  # type: ignore[method-assign]
+    with pytest.raises(LogUnreachable, match=f"the log has {len(driver.records)} records, and those after the position 3"):
+        await recover_whole(log, CELL)
