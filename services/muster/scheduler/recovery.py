@@ -34,7 +34,8 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until
     Raises:
         LogHalted: the log was cut or altered.
     """
-    found = await snapshots.newest(log) if snapshots is not None else None
+    with memory.growing():
+        found = await snapshots.newest(log) if snapshots is not None else None
     recovered = Recovered(Core(cell), 0) if found is None else Recovered(Core(cell, found.state, found.head), found.position)
     with memory.growing():
         while records := await log.read(recovered.position):

@@ -1,11 +1,13 @@
 """A snapshot is believed only where it agrees with itself and with the log."""
 
+import gc
 import resource
 from pathlib import Path
 
 import pytest
 
 from muster.cluster import snapshot
+from muster.cluster.state import State
 from muster.events.codec import digest
 from muster.log.errors import LogUnreachable
 from muster.log.memory import MemoryBroker, MemoryLog
@@ -47,6 +49,21 @@ async def folded(log: MemoryLog, tmp_path: Path, driver: Driver) -> int:
 async def test_recovery_goes_on_from_a_snapshot(tmp_path: Path) -> None:
     driver, log, _ = history(tmp_path)
     assert await folded(log, tmp_path, driver) == 3
+
+
+async def test_nothing_is_collected_while_a_snapshot_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, log, _ = history(tmp_path)
+    collecting: list[bool] = []
+    decode = snapshot.decode
+
+    def watched(data: bytes) -> State:
+        collecting.append(gc.isenabled())
+        return decode(data)
+
+    monkeypatch.setattr(snapshot, "decode", watched)
+    assert await folded(log, tmp_path, driver) == 3
+    assert collecting == [False]
+    assert gc.isenabled()
 
 
 async def test_without_a_snapshot_the_whole_log_is_folded(tmp_path: Path) -> None:
