@@ -51,7 +51,7 @@ class BusSize(Size, frozen=True, kw_only=True):
     takeover_after_s: float = 3.0
     takeover_per_s: float = 50.0
     entries: int = 1_000_000
-    recovery_nodes: int = 10_000
+    recovery_nodes: int = 1000
     recoveries: int = 3
 
 
