@@ -23,8 +23,9 @@ lint: .venv/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-soak: .venv/runtime.stamp  ## The simulated world from many seeds: make soak SEEDS=1000
+soak: .venv/dev.stamp  ## The simulated world from many seeds, and all that happens to three brokers: make soak SEEDS=1000
 	$(BIN)/muster soak --seeds $(or $(SEEDS),100)
+	MUSTER_SOAK=1 $(BIN)/python -m pytest tests/integration/test_three_brokers.py
 
 bench: .venv/runtime.stamp  ## How fast the engine decides.
 	$(BIN)/muster bench engine --json

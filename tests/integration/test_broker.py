@@ -38,6 +38,13 @@ def test_one_of_three_nodes_can_die_pause_and_come_back(three_kafka: Brokers) ->
     assert _broker(three.folder, "start").stderr.startswith("broker: node 1 in ")
 
 
+def test_no_outgoing_connection_gets_the_port_of_a_broker_that_is_dead_for_a_while(three_kafka: Brokers) -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = [port for node in three_kafka.nodes for port in (node.port, node.proxied_port, node.advertised_port)]
+    assert len(set(ports)) == 9
+    assert first <= 10_000 or all(port < first for port in ports)
+
+
 def test_a_folder_without_brokers_is_named(tmp_path: Path) -> None:
     told = _broker(tmp_path, "status")
     assert told.returncode == 1

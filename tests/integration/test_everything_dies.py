@@ -17,13 +17,25 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.trouble import POLICY, STRIKES, Load, Trouble, count, excluded, judge_log, judge_runs, keep, left_open, planted
+from tests.support.trouble import (
+    PATIENCE_S,
+    POLICY,
+    STRIKES,
+    Load,
+    Trouble,
+    come_to_an_end,
+    count,
+    judge_log,
+    judge_runs,
+    keep,
+    left_open,
+    planted,
+)
 from tests.support.up import Up, until, up
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
 KEPT = [kept["seed"] for kept in SEEDS.get("kept", [])]
 CHOSEN = int(os.environ.get("MUSTER_SEED", time.time_ns() % 1_000_000))
-PATIENCE_S = 90.0
 
 
 def begin(stack: Up) -> list[str]:
@@ -85,21 +97,6 @@ def test_whatever_dies_nothing_runs_twice_nothing_is_lost_and_nothing_is_left(tm
         assert said.get(what, 0) > 0, f"there was no {what}"
     assert counts["terms"] > 1
     assert not planted(cycles, load.place, load.accepted, tmp_path / "planted"), "the judge does not see everything"
-
-
-def come_to_an_end(client: httpx.Client, load: Load) -> int:
-    """Wait until all accepted jobs are over; how many of them no node was left for, so that somebody had to cancel them."""
-
-    def settled() -> bool:
-        still = left_open(client, load.accepted)
-        return not still or sorted(still) == sorted(excluded(client, load.accepted))
-
-    until(settled, PATIENCE_S)
-    hopeless = excluded(client, load.accepted)
-    for id in hopeless:
-        assert client.post(f"/jobs/{id}/cancel").status_code == 202
-    until(lambda: not left_open(client, load.accepted), PATIENCE_S)
-    return len(hopeless)
 
 
 def until_none(stack: Up) -> list[str]:

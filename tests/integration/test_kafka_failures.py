@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from muster.log.bus import Bus
-from muster.log.errors import AppendDoubt
+from muster.log.errors import AppendDoubt, LogUnreachable
 from muster.log.kafka import KafkaLog
+from muster.log.kafka_reader import KafkaReader
+from tests.support.disks import small_disk
 from tests.support.kafka import Brokers
 from tests.support.topics import administrator, make_log_topic
 
@@ -65,19 +66,6 @@ async def _distinct(log: KafkaLog, count: int) -> list[bytes]:
     return list(found)
 
 
-@contextlib.contextmanager
-def _small_disk(place: Path, mib: int) -> Iterator[None]:
-    """A file system of so many MiB at `place`; skips the test where this user may not mount one."""
-    place.mkdir(parents=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no disk can be filled here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-
 async def test_a_rolling_restart_is_no_more_than_a_pause(three_kafka: Brokers) -> None:
     bus, topic = Bus.parse(three_kafka.address), three_kafka.topic("log")
     await make_log_topic(bus, topic, replicas=3)
@@ -97,8 +85,33 @@ async def test_a_rolling_restart_is_no_more_than_a_pause(three_kafka: Brokers) -
     await reader.close()
 
 
+async def test_a_log_of_which_nobody_leads_is_no_empty_log_to_tools(three_kafka: Brokers) -> None:
+    bus, topic = Bus.parse(three_kafka.address), three_kafka.topic("log")
+    await make_log_topic(bus, topic, replicas=1)
+    log = await KafkaLog.open(bus, topic, writer=True)
+    await log.append(b"a record")
+    await log.close()
+
+    def read() -> list[bytes]:
+        with KafkaReader(three_kafka.address, "main", topic=topic) as reader:
+            return [record.data for record in reader.read(0)] + [record.data for record in reader.read(1)]
+
+    assert await asyncio.to_thread(read) == [b"a record"]
+    async with administrator(bus) as client:
+        leader = (await client.describe_topics([topic]))[0]["partitions"][0]["leader"]
+    await asyncio.to_thread(three_kafka.kill, leader)
+    try:
+        with pytest.raises(LogUnreachable):
+            await asyncio.to_thread(read)
+    finally:
+        await asyncio.to_thread(three_kafka.mend)
+    assert await asyncio.to_thread(read) == [b"a record"]
+
+
 async def test_a_full_disk_of_one_of_three_brokers_stops_nobody(brokers: Callable[..., Brokers], tmp_path: Path) -> None:
-    with _small_disk(tmp_path / "brokers-0/node-2", 24):
+    with small_disk(tmp_path / "brokers-0/node-2", 24) as small:
+        if small is None:
+            pytest.skip("no disk can be filled here: only root can make a small file system")
         three = brokers(nodes=3)
         try:
             bus, topic = Bus.parse(three.address), three.topic("log")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,12 +50,17 @@ class Program:
         self.folder = folder
         self.said = folder.with_suffix(".said")
         self.words = words
+        self.environment: Mapping[str, str] = {}
+        """Added to this process's own."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.said.open("ab") as said:
             command = [sys.executable, "-c", START, *self.words]
-            self.process = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True)
+            environment = {**os.environ, **self.environment}
+            self.process = subprocess.Popen(
+                command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+            )
 
     @property
     def text(self) -> str:
@@ -135,15 +140,17 @@ class Cell:
         self.node = f"n{secrets.token_hex(3)}"
         self.jobs: list[str] = []
 
-    def scheduler(self, name: str, bus: str = "", takeover_s: float = 3.0) -> Scheduler:
+    def scheduler(
+        self, name: str, bus: str = "", takeover_s: float = 3.0, environment: Mapping[str, str] | None = None
+    ) -> Scheduler:
         """Start a scheduler, by another way to the bus if one is named."""
         folder = self.folder / name
         words = ("scheduler", "--bus", bus or self.bus, "--data", str(folder), "--takeover-after", str(takeover_s))
-        return self._begin(Scheduler(folder, *words))
+        return self._begin(Scheduler(folder, *words), environment)
 
-    def gateway(self, name: str = "gateway", bus: str = "") -> Gateway:
+    def gateway(self, name: str = "gateway", bus: str = "", environment: Mapping[str, str] | None = None) -> Gateway:
         """Start a gateway; returns when it answers."""
-        made = self._begin(Gateway(self.folder / name, bus or self.bus, _free_port()))
+        made = self._begin(Gateway(self.folder / name, bus or self.bus, _free_port()), environment)
         until(lambda: made.get("/state"), say=f"{name} answers")
         return made
 
@@ -212,7 +219,8 @@ class Cell:
             if isinstance(program, Gateway):
                 program.http.close()
 
-    def _begin(self, program: Started) -> Started:
+    def _begin(self, program: Started, environment: Mapping[str, str] | None = None) -> Started:
+        program.environment = environment or {}
         program.start()
         self.programs.append(program)
         return program

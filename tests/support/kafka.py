@@ -6,19 +6,24 @@ the one that `MUSTER_TEST_KAFKA=HOST:PORT` names, one in a container where a Doc
 reached through a proxy. Without a broker these tests are skipped, and say why; where `MUSTER_REQUIRE` names `kafka` they fail.
 """
 
+import contextlib
 import json
 import os
 import re
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, Self
 
 import pytest
+
+from tests.support.disks import small_disk
+from tests.support.wrong_clock import Clocks
 
 BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
 IMAGE = "apache/kafka:4.1.0"
@@ -61,14 +66,21 @@ class Node:
 class Brokers(Kafka):
     """One broker or three of the test's own, from the jars, in a folder. Ends with the test, and with its process."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is added to that of every node, also when it is started again."""
         self.folder = folder
+        self.small: Path | None = None
+        """The folder of node 2, where that is a file system of its own."""
+        self.clocks: Clocks | None = None
+        """The nodes' clocks, where they have some that may be set."""
+        self._environment = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(
             [sys.executable, str(BROKER), "run", "--brief", "--folder", str(folder), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=self._environment,
             start_new_session=True,  # a Ctrl-C meant for the tests must not take the brokers first
         )
         assert self._process.stdout is not None
@@ -116,6 +128,32 @@ class Brokers(Kafka):
         """Start dead nodes again, living ones are stopped first; returns when they serve."""
         self._do("restart", *(nodes or (1,)))
 
+    def mend(self) -> None:
+        """Wake whoever is stopped, start whoever is dead, and return when every node serves."""
+        for line in self._told("status").stdout.splitlines():
+            if "is paused" in line or "is stopped" in line:
+                self._do("resume" if "is paused" in line else "restart", line.split()[1])
+        self.await_all()
+
+    def controller(self) -> int:
+        """The node that leads the controllers, as they say themselves (Kafka's request DescribeQuorum, version 0)."""
+        topic = b"__cluster_metadata"
+        asked = b"\x02%c%b\x02" % (len(topic) + 1, topic) + struct.pack(">i", 0) + b"\0\0\0"
+        request = struct.pack(">hhih", 55, 0, 1, 0) + b"\0" + asked
+        for _ in range(AWAIT_S * 10):
+            for node in self.nodes:
+                with contextlib.suppress(OSError, struct.error):
+                    with socket.create_connection(("127.0.0.1", node.port), timeout=2) as connection:
+                        connection.sendall(struct.pack(">i", len(request)) + request)
+                        answer = connection.makefile("rb")
+                        (size,) = struct.unpack(">i", answer.read(4))
+                        # After the request's number, tags, error, how many topics, the name, how many partitions, and which.
+                        error, leader = struct.unpack_from(">hi", answer.read(size), 14 + len(topic))
+                    if error == 0 and leader > 0:
+                        return int(leader)
+            time.sleep(0.1)
+        raise AssertionError("no controller leads")
+
     def await_all(self) -> None:
         """Return when every node serves."""
         for _ in range(AWAIT_S * 10):
@@ -139,13 +177,13 @@ class Brokers(Kafka):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _do(self, command: str, *nodes: int) -> None:
+    def _do(self, command: str, *nodes: int | str) -> None:
         done = self._told(command, *map(str, nodes))
         assert done.returncode == 0, done.stderr
 
     def _told(self, *command: str) -> subprocess.CompletedProcess[str]:
         told = [sys.executable, str(BROKER), *command, "--folder", str(self.folder)]
-        return subprocess.run(told, capture_output=True, text=True, check=False)
+        return subprocess.run(told, capture_output=True, text=True, check=False, env=self._environment)
 
 
 @pytest.fixture(scope="session")
@@ -172,10 +210,17 @@ def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.fixture(scope="session")
 def three_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Three brokers for the whole run, from the jars. A test may kill and pause them, and has all of them serve when it ends."""
+    """Three brokers for the whole run, from the jars. A test may kill and pause them, and has all of them serve when it ends.
+
+    Node 2 has a small disk of its own, and each has a clock that can be set, where this machine lets us.
+    """
     _bring_jars()
-    with Brokers(tmp_path_factory.mktemp("three"), "--nodes=3", "--proxied") as made:
-        yield made
+    folder = tmp_path_factory.mktemp("three")
+    with small_disk(folder / "node-2") as small:
+        clocks = Clocks(folder, 3)
+        with Brokers(folder, "--nodes=3", "--proxied", environment=clocks.environment) as made:
+            made.small, made.clocks = small, clocks
+            yield made
 
 
 @pytest.fixture

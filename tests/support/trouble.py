@@ -12,10 +12,10 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import msgspec
@@ -30,7 +30,7 @@ from muster.log.reader import read_admitted
 from muster.replay.audit import audit
 from muster.verify import verify
 from tests.support.gateway import job
-from tests.support.up import Up, lives, words
+from tests.support.up import Up, lives, until, words
 
 S = 1_000_000
 POLICY = {
@@ -70,6 +70,7 @@ say end
 
 KINDS = {"single": 30, "gang": 18, "wide": 6, "long": 14, "array": 8, "failing": 6, "stubborn": 8, "limited": 6}
 """How often each is submitted; `urgent`, which takes all devices there are, comes besides."""
+MOMENTS = ("drain", "drain", *["urgent"] * 4, *["cancel"] * 6)
 TERMINAL = frozenset(("finished", "failed", "cancelled", "rejected"))
 
 
@@ -96,6 +97,7 @@ STRIKES = {
 }
 """How often each is done in a minute."""
 STOPPED_S = {"scheduler": (0.2, 8.0), "agent": (0.2, 5.0), "supervisor": (0.2, 4.0)}
+PATIENCE_S = 90.0
 LOST_S = 60.0
 """One stop of an agent lasts until its node is lost, and what ran there runs elsewhere; at most so long."""
 
@@ -112,10 +114,28 @@ def strikes(seed: int, length_s: float) -> list[Strike]:
     return sorted(found)
 
 
+class Asked(Protocol):
+    """Whoever has a client of the gateway, or of several of which each may answer."""
+
+    def client(self, timeout_s: float) -> httpx.Client: ...
+
+
 class Load:
     """A stream of jobs and of what people do, from a seed. Everything is asked again until it is answered."""
 
-    def __init__(self, up: Up, place: Path, seed: int, nodes: list[str], length_s: float) -> None:
+    def __init__(
+        self,
+        up: Asked,
+        place: Path,
+        seed: int,
+        nodes: list[str],
+        length_s: float,
+        *,
+        moments: Sequence[str] = MOMENTS,
+        pause_s: float = 1.0,
+        later: Sequence[int] = (429,),
+    ) -> None:
+        """`moments` is what people do, once each, at some moment; `later` are the answers after which they ask again."""
         self.up = up
         self.place = place
         self.random = Random(f"{seed}/load")
@@ -127,8 +147,9 @@ class Load:
         self._waiting: list[tuple[str, str, Any]] = []
         self._drained: list[tuple[float, str]] = []
         self._began = time.monotonic()
-        moments = [(self.random.uniform(0.05, 0.9), what) for what in ("drain", "drain", *["urgent"] * 4, *["cancel"] * 6)]
-        self._moments = sorted((self._began + share * length_s, what) for share, what in moments)
+        self._moments = sorted((self._began + self.random.uniform(0.05, 0.9) * length_s, what) for what in moments)
+        self._pause_s = pause_s
+        self._later = later
         for folder in ("runs", "locks"):
             (place / folder).mkdir(parents=True)
         (place / "task.sh").write_text(TASK)
@@ -139,7 +160,7 @@ class Load:
             while not stop.is_set():
                 self._think()
                 self._ask(client)
-                stop.wait(self.random.uniform(0.1, 1.0))
+                stop.wait(self.random.uniform(0.1, 1.0) * self._pause_s)
             self._drained = [(0.0, node) for _, node in self._drained]
             while self._waiting or self._drained:
                 self._undrain()
@@ -191,7 +212,7 @@ class Load:
             except httpx.TransportError:
                 self.counts["not answered"] += 1
                 return
-            if answer.status_code >= 500 or answer.status_code == 429:
+            if answer.status_code >= 500 or answer.status_code in self._later:
                 self.counts["answered later"] += 1
                 return
             if answer.status_code != 202:
@@ -309,7 +330,22 @@ def excluded(client: httpx.Client, accepted: dict[str, str]) -> list[str]:
     return found
 
 
-def judge_log(folder: Path) -> tuple[list[str], list[Cycle]]:
+def come_to_an_end(client: httpx.Client, load: Load) -> int:
+    """Wait until all accepted jobs are over; how many of them no node was left for, so that somebody had to cancel them."""
+
+    def settled() -> bool:
+        still = left_open(client, load.accepted)
+        return not still or sorted(still) == sorted(excluded(client, load.accepted))
+
+    until(settled, PATIENCE_S)
+    hopeless = excluded(client, load.accepted)
+    for id in hopeless:
+        assert client.post(f"/jobs/{id}/cancel").status_code == 202
+    until(lambda: not left_open(client, load.accepted), PATIENCE_S)
+    return len(hopeless)
+
+
+def judge_log(folder: Path | str) -> tuple[list[str], list[Cycle]]:
     """What its three judges find wrong with the log, and its cycles."""
     found = fsck(folder)
     if found.halt is not None:

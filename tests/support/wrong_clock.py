@@ -6,6 +6,8 @@ monotonic clocks go on as they are, as they do on a machine whose clock is set.
 
 import datetime
 import os
+import struct
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,18 @@ def wear(path: str, who: str) -> None:
         file.write(f"{who} {os.getpid()} {time.time() - _time():.0f}\n")
 
 
+def worn(path: Path) -> dict[str, str]:
+    """The environment in which every Python that is started wears it, whatever it runs."""
+    folder = path.with_suffix(".site")
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        f"import sys; sys.path.insert(0, {ROOT!r}); from tests.support.wrong_clock import wear; "
+        f"wear({str(path)!r}, next((word for word in sys.orig_argv if word.startswith('muster.')), 'parent')); del sys.path[0]\n"
+    )
+    path.write_text("0")
+    return {"PYTHONPATH": str(folder)}
+
+
 def hand_on(path: str) -> None:
     """Let the supervisors that this agent starts wear it too."""
     from muster.agent import tasks
@@ -82,6 +96,38 @@ def hand_on(path: str) -> None:
     wearing = f"from tests.support.wrong_clock import wear; wear({path!r}, 'supervisor'); "
     assert "muster.agent.supervisor" in tasks.SUPERVISE
     setattr(tasks, "SUPERVISE", f"import sys; sys.path.insert(0, {ROOT!r}); {wearing}{tasks.SUPERVISE}")  # noqa: B010  # a constant for everybody else
+
+
+class Clocks:
+    """Clocks of brokers, which are not Python: by a library that wrong_clock.c is made into, where there is a C compiler."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        """Of the brokers 1 to `count` that are to be started in this folder."""
+        self.missing = ""
+        """Why there are none."""
+        self.environment: dict[str, str] = {}
+        """With which they are to be started."""
+        self._folder = folder
+        library = folder / "wrong_clock.so"
+        command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(Path(__file__).with_suffix(".c")), "-ldl"]
+        try:
+            subprocess.run(command, capture_output=True, text=True, check=True)
+        except OSError:
+            self.missing = "there is no C compiler cc, which makes the library that shifts it"
+        except subprocess.CalledProcessError as error:
+            self.missing = f"cc does not make the library that shifts it: {error.stderr}"
+        else:
+            self.environment = {"LD_PRELOAD": str(library)}
+            for node in range(1, count + 1):
+                self._path(node).write_bytes(bytes(8))
+
+    def set(self, node: int, shift_s: int) -> None:
+        """From here on it is so many seconds off."""
+        with self._path(node).open("r+b") as file:
+            file.write(struct.pack("=q", shift_s))
+
+    def _path(self, node: int) -> Path:
+        return self._folder / f"node-{node}.properties.clock"
 
 
 def seen(path: Path) -> dict[str, set[int]]:

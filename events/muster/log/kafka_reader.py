@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -10,12 +11,15 @@ import msgspec
 
 from muster.events.codec import decode_envelope
 from muster.log.bus import SCHEME, Bus
-from muster.log.kafka import KafkaLog
+from muster.log.errors import LogUnreachable
+from muster.log.kafka import LOG_TOPIC, KafkaLog
 from muster.log.port import Record
 
 CONFIG_VARIABLE: Final = "MUSTER_BUS_CONFIG"
 """Names the file of settings with which a log on Kafka is read, where nothing else does."""
 CELL: Final = "main"
+READ_S: Final = 60.0
+"""So long records may take to come that are known to be there."""
 
 
 def bus_at(place: str | Path) -> Bus:
@@ -31,24 +35,32 @@ def bus_at(place: str | Path) -> Bus:
 class KafkaReader:
     """The log as of whenever it is asked. Between two calls nothing goes on."""
 
-    def __init__(self, place: str | Path, cell: str | None = None, partition: int = 0) -> None:
+    def __init__(self, place: str | Path, cell: str | None = None, partition: int = 0, topic: str = LOG_TOPIC) -> None:
         """Connect to the bus at this address.
 
         Raises:
-            BusConfigError, LogMissing, LogUnreachable: see `Bus.parse`, `KafkaLog.open`.
+            BusConfigError, LogMissing, LogUnreachable: see `Bus.parse`, `KafkaLog.open`, `read`.
         """
         bus = bus_at(place)
         self._runner = asyncio.Runner()
         try:
-            self._log = self._runner.run(KafkaLog.open(bus, partition=partition, writer=False))
-            self.cell = cell if cell is not None else self._named()
+            self._log = self._runner.run(KafkaLog.open(bus, topic, partition, writer=False))
+            try:
+                self.cell = cell if cell is not None else self._named()
+            except BaseException:
+                self._runner.run(self._log.close())
+                raise
         except BaseException:
             self._runner.close()
             raise
 
     def read(self, after: int, limit: int = 1000) -> list[Record]:
-        """See `muster.log.port.Log.read`."""
-        return self._runner.run(self._log.read(after, limit))
+        """See `muster.log.port.Log.read`. Nothing is returned only where the broker says that nothing more stands there.
+
+        Raises:
+            LogUnreachable: what stands there cannot be had: a tool must not take a part for the whole.
+        """
+        return self._runner.run(self._read(after, limit))
 
     def end(self) -> int:
         """See `muster.log.port.Log.end`."""
@@ -66,6 +78,15 @@ class KafkaReader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    async def _read(self, after: int, limit: int) -> list[Record]:
+        until_s = time.monotonic() + READ_S
+        while not (records := await self._log.read(after, limit)):
+            if (end := await self._log.end()) <= after:
+                return []
+            if time.monotonic() > until_s:
+                raise LogUnreachable(f"the log has {end} records, and those after the position {after} do not come")
+        return records
 
     def _named(self) -> str:
         """The cell whose log it is, as its first record says that can be read."""

@@ -15,7 +15,7 @@ from muster.events.codec import decode_entry
 from muster.events.record import Envelope
 from muster.events.registry import DECISIONS, KINDS
 from muster.log.admit import Admitted, Halt, admit, genesis
-from muster.log.errors import LogHalted
+from muster.log.errors import LogHalted, LogUnreachable
 from muster.log.reader import open_log
 
 app = typer.Typer(add_completion=False)
@@ -70,7 +70,12 @@ def _admitted(place: str, cell: str | None, follow: bool) -> Iterator[Envelope]:
     with open_log(place, cell) as opened:
         head, after = genesis(opened.cell), 0
         while True:
-            records = opened.read(after)
+            try:
+                records = opened.read(after)
+            except LogUnreachable:
+                if not follow:
+                    raise
+                records = []
             for record in records:
                 verdict = admit(head, record.data)
                 if isinstance(verdict, Halt):

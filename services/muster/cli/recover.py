@@ -58,7 +58,7 @@ async def _accept(address: str, config: str, cell: str, by: str) -> LossAccepted
     from muster.log.topics import require_fit
     from muster.scheduler.kafka_inbox import KafkaInbox
     from muster.scheduler.loss import SomebodyLeads, accept_loss
-    from muster.scheduler.recovery import recover as fold
+    from muster.scheduler.recovery import recover_whole
 
     bus = Bus.parse(address, config or None)
     await require_fit(bus)
@@ -66,7 +66,7 @@ async def _accept(address: str, config: str, cell: str, by: str) -> LossAccepted
     inbox = KafkaInbox(bus, cell, "muster recover")
     await inbox.start()
     try:
-        recovered = await fold(log, cell)
+        recovered = await recover_whole(log, cell)
         return await accept_loss(recovered, log, inbox, by)
     except SomebodyLeads as error:
         raise Failure(str(error), USAGE) from None

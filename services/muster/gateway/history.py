@@ -29,7 +29,7 @@ from muster.gateway.books import Places
 from muster.gateway.feed import Batch, told
 from muster.gateway.problems import Refused
 from muster.log.admit import Admitted, Halt, Head, admit
-from muster.log.errors import LogHalted
+from muster.log.errors import LogHalted, LogUnreachable
 from muster.log.port import Record
 from muster.log.reader import open_log
 from muster.scheduler.snapshots import Snapshot, Snapshots
@@ -335,6 +335,8 @@ def look_back(place: str, cell: str, snapshots: str, question: Question) -> tupl
         return 200, msgspec.json.encode(answer(state, question, past.digest))
     except Refused as error:
         return error.problem.status, error.problem.detail.encode()
+    except LogUnreachable as error:
+        return 503, f"the past cannot be read now: {error}".encode()
 
 
 def _end_with_parent() -> None:

@@ -3,7 +3,7 @@
 import logging
 
 from muster.log.admit import Admitted, Halt
-from muster.log.errors import LogHalted
+from muster.log.errors import LogHalted, LogUnreachable
 from muster.log.port import Log
 from muster.scheduler import memory
 from muster.scheduler.core import Core
@@ -34,7 +34,8 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until
     Raises:
         LogHalted: the log was cut or altered.
     """
-    found = await snapshots.newest(log) if snapshots is not None else None
+    with memory.growing():
+        found = await snapshots.newest(log) if snapshots is not None else None
     recovered = Recovered(Core(cell), 0) if found is None else Recovered(Core(cell, found.state, found.head), found.position)
     with memory.growing():
         while records := await log.read(recovered.position):
@@ -48,4 +49,19 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until
                     raise LogHalted(record.position, recovered.core.head.number, verdict.reason)
             if until is not None and recovered.position >= until:
                 break
+    return recovered
+
+
+async def recover_whole(log: Log, cell: str, snapshots: Snapshots | None = None) -> Recovered:
+    """Fold at least what the log is known to hold when this is called: `recover` ends where nothing comes, and that may be a
+    log that nobody leads just now. Who compares positions with what a bus holds must not take a part for the whole.
+
+    Raises:
+        LogHalted: the log was cut or altered.
+        LogUnreachable: what the log holds cannot be had now.
+    """
+    end = await log.end()
+    recovered = await recover(log, cell, snapshots)
+    if recovered.position < end:
+        raise LogUnreachable(f"the log has {end} records, and those after the position {recovered.position} do not come")
     return recovered

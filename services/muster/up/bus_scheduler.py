@@ -25,7 +25,7 @@ from muster.scheduler.kafka_inbox import KafkaInbox
 from muster.scheduler.loop import Scheduler, Settings
 from muster.scheduler.memory import settle
 from muster.scheduler.poison import Deaths
-from muster.scheduler.recovery import recover
+from muster.scheduler.recovery import recover_whole
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up.places import CELL, EXIT_LOCKED
 from muster.up.process import build, hold, leave, let_go, prepare, status_of
@@ -62,7 +62,7 @@ async def main(options: Options) -> int:
         log = await KafkaLog.open(bus, writer=True, append_deadline_s=options.append_deadline_us / 1e6)
         closing.push_async_callback(let_go, log.close)
         snapshots = Snapshots(folder, options.cell, options.snapshot_every)
-        recovered = await recover(log, options.cell, snapshots)
+        recovered = await recover_whole(log, options.cell, snapshots)
         core = recovered.core
         identity = f"{socket.gethostname()[:64]}-{secrets.token_hex(4)}"
         inbox = KafkaInbox(bus, options.cell, identity)

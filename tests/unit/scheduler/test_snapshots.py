@@ -1,15 +1,19 @@
 """A snapshot is believed only where it agrees with itself and with the log."""
 
+import gc
 import resource
 from pathlib import Path
 
 import pytest
 
 from muster.cluster import snapshot
+from muster.cluster.state import State
 from muster.events.codec import digest
+from muster.log.errors import LogUnreachable
 from muster.log.memory import MemoryBroker, MemoryLog
+from muster.log.port import Record
 from muster.scheduler.core import Core
-from muster.scheduler.recovery import recover
+from muster.scheduler.recovery import recover, recover_whole
 from muster.scheduler.snapshots import Snapshots
 from tests.simulation.small_world import CELL, job_id, report, spec, submission
 from tests.unit.scheduler.driving import JOBS, NODES, Driver
@@ -45,6 +49,21 @@ async def folded(log: MemoryLog, tmp_path: Path, driver: Driver) -> int:
 async def test_recovery_goes_on_from_a_snapshot(tmp_path: Path) -> None:
     driver, log, _ = history(tmp_path)
     assert await folded(log, tmp_path, driver) == 3
+
+
+async def test_nothing_is_collected_while_a_snapshot_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, log, _ = history(tmp_path)
+    collecting: list[bool] = []
+    decode = snapshot.decode
+
+    def watched(data: bytes) -> State:
+        collecting.append(gc.isenabled())
+        return decode(data)
+
+    monkeypatch.setattr(snapshot, "decode", watched)
+    assert await folded(log, tmp_path, driver) == 3
+    assert collecting == [False]
+    assert gc.isenabled()
 
 
 async def test_without_a_snapshot_the_whole_log_is_folded(tmp_path: Path) -> None:
@@ -171,3 +190,16 @@ def test_what_a_writer_that_was_killed_left_goes_with_the_next_snapshot(tmp_path
         each.write_bytes(path.read_bytes()[:100])
     newer = Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records))
     assert sorted(tmp_path.iterdir()) == sorted([path, newer, others])
+
+
+async def test_a_log_that_says_nothing_after_a_record_is_not_taken_for_whole(tmp_path: Path) -> None:
+    driver, log, _ = history(tmp_path)
+    read = log.read
+
+    async def silent(after: int, limit: int = 1000) -> list[Record]:
+        return [record for record in await read(after, limit) if record.position < 4]
+
+    assert (await recover_whole(log, CELL)).core.head == driver.core.head
+    log.read = silent  # type: ignore[method-assign]
+    with pytest.raises(LogUnreachable, match=f"the log has {len(driver.records)} records, and those after the position 3"):
+        await recover_whole(log, CELL)

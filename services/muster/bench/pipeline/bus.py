@@ -39,8 +39,6 @@ from muster.up.places import CELL
 
 BROKER: Final = Path("infra/kafka/broker")
 """Starts a broker; where the repository is the working directory."""
-LOOK_S: Final = 0.05
-"""So long a look at the log waits for something to come."""
 START_S: Final = 90.0
 GONE_S: Final = 30.0
 
@@ -169,6 +167,7 @@ class KafkaStack:
         self._gateway: Program | None = None
         self._loop = asyncio.new_event_loop()
         """Runs in a thread: whoever reads the log must go on to answer the broker, also while nothing is read."""
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._log: KafkaLog | None = None
         folder.mkdir(parents=True, exist_ok=True)
         home.make()
@@ -180,7 +179,7 @@ class KafkaStack:
             NoStack: it does not.
         """
         bus = self.home.bus
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread.start()
         self._log = self._run(KafkaLog.open(bus, writer=False))
         self.takeover_after_s = takeover_after_s
         self.stand_by()
@@ -192,6 +191,7 @@ class KafkaStack:
         self.url = line[1]
         limit = time.monotonic() + START_S
         while not self.read(0):
+            time.sleep(0.1)
             if time.monotonic() > limit:
                 raise NoStack(f"the scheduler does not lead: see {self.folder / 'scheduler-1.log'}")
 
@@ -230,8 +230,9 @@ class KafkaStack:
         return {"gateway": self._gateway.inside()} if self._gateway is not None else {}
 
     def read(self, after: int) -> list[Record]:
-        """See `Stack`. Waits a little where nothing has come."""
-        return self._run(self._read(after))
+        """See `Stack`. Waits for nothing: of a log that always grows somebody who waits at its end never gets there."""
+        assert self._log is not None
+        return self._run(self._log.read(after))
 
     def stop(self) -> None:
         """See `Stack`."""
@@ -242,7 +243,10 @@ class KafkaStack:
         log, self._log = self._log, None
         if log is not None:
             self._run(log.close())
+        if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
 
     def admitted(self) -> Iterator[tuple[Envelope, bytes]]:
         """See `Stack`."""
@@ -250,14 +254,6 @@ class KafkaStack:
 
     def _run(self, what: Coroutine[Any, Any, Answer]) -> Answer:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
-
-    async def _read(self, after: int) -> list[Record]:
-        assert self._log is not None
-        records = await self._log.read(after)
-        if not records:
-            await self._log.wait(after, LOOK_S)
-            records = await self._log.read(after)
-        return records
 
 
 class NotRemoved(OperatingError):

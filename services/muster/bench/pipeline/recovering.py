@@ -10,7 +10,7 @@ from muster.bench.pipeline.workers import Orders, say, work
 from muster.cluster import snapshot
 from muster.log.bus import Bus
 from muster.log.kafka import KafkaLog
-from muster.scheduler.recovery import recover
+from muster.scheduler.recovery import recover_whole
 from muster.scheduler.snapshots import Snapshots
 
 
@@ -47,7 +47,7 @@ async def begin(options: Options, orders: Orders) -> None:
     log = await KafkaLog.open(Bus.parse(options.bus, options.config or None), writer=True)
     try:
         snapshots = Snapshots(Path(options.folder), options.cell)
-        recovered = await recover(log, options.cell, snapshots)
+        recovered = await recover_whole(log, options.cell, snapshots)
         took_s, spent_s = time.perf_counter() - begun, time.process_time() - used_s
         core = recovered.core
         say(

@@ -29,6 +29,7 @@ class Worker:
     def __init__(self, module: str, options: msgspec.Struct) -> None:
         """Start `python -m MODULE`."""
         self.module = module
+        self._used_s: float | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, msgspec.json.encode(options).decode()],
             stdin=subprocess.PIPE,
@@ -61,11 +62,13 @@ class Worker:
         return msgspec.json.decode(line, type=kind)
 
     def cpu_s(self) -> float:
-        """What it has used of a processor so far; 0 where the system does not say."""
-        return cpu_s(self._process.pid)
+        """What it has used of a processor so far, or had when it was ended; 0 where the system does not say."""
+        return cpu_s(self._process.pid) if self._used_s is None else self._used_s
 
     def close(self) -> None:
-        """End it."""
+        """End it. A second call does nothing."""
+        if self._used_s is None:
+            self._used_s = cpu_s(self._process.pid)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
