@@ -34,7 +34,7 @@ from tests.support.kafka import Brokers, _bring_jars
 
 ROOT = Path(__file__).parents[2]
 CLIENT = (ROOT / "docs/client.md").read_text()
-PRODUCING = (ROOT / "docs/producing-events.md").read_text()
+PRODUCING = (ROOT / "docs" / "producing-events.md").read_text()
 BROUGHT = {"aiokafka", "cramjam", "httpx", "msgspec", "muster-scheduler"}
 NOT_BROUGHT = {"faust-streaming", "litestar", "numpy", "platformdirs", "pyyaml", "rich", "typer", "uvicorn"}
 

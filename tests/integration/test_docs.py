@@ -29,6 +29,12 @@ ELSEWHERE = {
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",
     (
+        "docs/kafka.md",
+        r"export MUSTER_GATEWAY=.*|until muster .*|kill .*|leader=.*|muster jobs|muster submit --name (?!hello ).*"
+        r"|muster (?:audit|verify|fsck|log) \$MUSTER_BUS.*|muster (?:scheduler|gateway|agent) .* &",
+    ): "test_kafka_docs.test_the_takeover_that_a_reader_provokes_happens",
+    ("docs/producing-events.md", r"(?:echo|  kcat|    -H) .*"): "test_client_alone.test_the_job_of_the_page_is_handed_in_by_kcat",
+    (
         "README.md",
         r"muster (?:audit|verify|fsck|log|at|explain) build/demo.*",
     ): "test_demo.test_what_the_readme_asks_of_a_demo_is_answered",
@@ -48,6 +54,17 @@ NOT_RUN = {
         "README.md",
         r"muster simulate openb .*",
     ): "the trace is not part of the repository; test_openb_gate and tests/unit/openb run it",
+    ("docs/kafka.md", r"make broker|export MUSTER_BUS=.*"): "test_broker starts brokers as `make broker` does",
+    ("docs/kafka.md", r"muster bus create"): "test_bus runs it on brokers of its own",
+    (
+        "docs/kafka.md",
+        r"muster (?:scheduler|gateway|agent) --data \S+(?: --devices \S+)?|muster submit --name hello .*",
+    ): "the takeover of the same page starts the same programs",
+    (
+        "docs/producing-events.md",
+        r"muster (?:log|fsck) kafka.*",
+    ): "test_client_kafka reads refused inputs with these on its own broker",
+    ("docs/client.md", r"pip install 'muster-scheduler\[client\]'"): "test_client_alone installs it from a wheel that it builds",
     ("README.md", r"muster audit build/openb"): "it needs the log of the command before it",
     ("README.md", r"muster soak .*"): "it takes minutes; tests/simulation plays the same worlds",
     ("docs/benchmarks.md", r"muster bench engine .*"): "it takes minutes; tests/unit/bench runs its parts",

@@ -16,6 +16,7 @@ Nothing here loads NumPy or a stream processor: clients import the producer from
 import asyncio
 import contextlib
 import math
+import time
 from collections import deque
 from typing import Any, Final, Self
 
@@ -47,6 +48,8 @@ METADATA_AGE_MS: Final = 3_000
 RETRY_BACKOFF_MS: Final = 50
 FETCH_WAIT_MS: Final = 250
 """So long a request for records waits at the broker when there is none. What comes meanwhile is sent at once."""
+SHORT_S: Final = 15.0
+"""A broker that has just begun to lead may for a moment name an end before what another one has shown already."""
 ASK_S: Final = 10.0
 """So long the end of the log is asked for before the bus counts as not to be reached."""
 ASK_TIMEOUT_MS: Final = 2_000
@@ -180,6 +183,8 @@ class KafkaLog:
         self._end = 0
         """The log ends here or later."""
         self._end_unsure = True
+        self._short_s = 0.0
+        """Since when the broker names an end before `_seen`; 0 where it does not."""
         """Whether more may stand in the log than any answer so far says, because something was appended here since."""
         self._at_once = TAKEN_AT_ONCE[0]
 
@@ -277,7 +282,13 @@ class KafkaLog:
             self._check()
             raise LogUnreachable(f"the end of {self._name} could not be asked for: {_said(error)}") from error
         if end < self._seen:
-            raise LogDamaged(f"{self._name} ends at position {end}, and was read up to {self._seen}: it was cut, or made anew")
+            what = f"{self._name} ends at position {end}, and was read up to {self._seen}"
+            now_s = time.monotonic()
+            self._short_s = self._short_s or now_s
+            if now_s - self._short_s < SHORT_S:
+                raise LogUnreachable(f"{what}: whoever leads it may not know yet how far it goes")
+            raise LogDamaged(f"{what}: it was cut, or made anew")
+        self._short_s = 0.0
         self._end = max(self._end, end)
         self._end_unsure = False
         return self._end

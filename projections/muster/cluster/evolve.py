@@ -106,6 +106,10 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
 
 
 def _policy_set(state: State, event: PolicySet) -> None:
+    promised_us = state.policy.lease_us + state.policy.margin_us
+    if state.ledger.rows and event.policy.lease_us + event.policy.margin_us < promised_us:
+        # Agents keep the lease that they were given: no node is lost before the longest of these is over.
+        state.lease_until_us = max(state.lease_until_us, state.at_us + promised_us)
     state.policy = event.policy
     state.wakes += 1
     for job in state.jobs.values():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from muster.log.admit import Admitted, Halt
-from muster.log.errors import LogHalted, LogUnreachable
+from muster.log.errors import LogHalted, LogUnreachable, OperatingError
 from muster.log.port import Log, Record
 from muster.scheduler.recovery import Recovered
 from muster.scheduler.snapshots import Snapshots
@@ -20,6 +20,8 @@ from muster.scheduler.terms import Anchor, Clock, SystemClock
 WAIT_S: Final = 1.0
 ASK_EVERY_S: Final = 1.0
 """So often the end of the log is asked for, to know whether this gateway is there."""
+STUCK_US: Final = 60_000_000
+"""So long nothing of a log that goes on may arrive."""
 BEHIND_US: Final = 10_000_000
 """A gateway that is so far behind says so."""
 
@@ -52,21 +54,27 @@ class Follower:
         """When the end of the log was last asked for that was reached."""
         self._sought: tuple[int, int] | None = None
         """An end that was not reached when it was told, and when it was asked for."""
-        self._asking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Follow, until cancelled.
 
         Raises:
             LogHalted: the log was cut or altered.
+            LogUnreachable: this connection to the log does not go on, and another may.
+            OperatingError: what else is wrong with the log.
         """
-        self._asking = asyncio.create_task(self._ask())
+        both = [asyncio.create_task(self._follow_on()), asyncio.create_task(self._ask())]
         try:
-            while True:
-                await self._follow()
+            ended, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                why = None if each.cancelled() else each.exception()
+                if isinstance(why, OperatingError):
+                    raise why
+                raise LogUnreachable(f"the log is not followed any more: {why!r}") from why
         finally:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+            for each in both:
+                each.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     def now_us(self) -> int:
         """Log time, as far as it can be told: that of the last cycle, and what has passed here since it was read."""
@@ -82,6 +90,10 @@ class Follower:
         core = self.core
         if self._snapshots is not None and self._snapshots.due(core.head.number):
             self._snapshots.write(core.state, core.head, self.head_position)
+
+    async def _follow_on(self) -> None:
+        while True:
+            await self._follow()
 
     async def _follow(self) -> None:
         try:
@@ -108,8 +120,13 @@ class Follower:
             await self.log.wait(self.position, WAIT_S)
 
     async def _ask(self) -> None:
-        """Ask for the end of the log, again and again."""
+        """Ask for the end of the log, again and again.
+
+        Raises:
+            LogUnreachable: the log goes on and nothing of it arrives here.
+        """
         said = False
+        stood, stood_us = -1, 0
         while True:
             asked_us = self._clock.monotonic_us()
             try:
@@ -120,6 +137,10 @@ class Follower:
                 self._at_end_us = asked_us
             elif end >= 0 and self._sought is None:  # of a log that grows all the time, the end is always a little further
                 self._sought = (end, asked_us)
+            if end <= self.position or self.position != stood:
+                stood, stood_us = self.position, asked_us
+            elif asked_us - stood_us > STUCK_US:
+                raise LogUnreachable(f"the log goes on to position {end}, and nothing after {stood} arrives here")
             behind = self.behind_us() > BEHIND_US
             if behind != said:
                 said = behind

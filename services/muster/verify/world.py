@@ -204,6 +204,9 @@ class World:
             case operations.LeaseExtended():
                 self.lease_until_us = max(self.lease_until_us, event.until_us)
             case operations.PolicySet():
+                promised_us, lease_us = (each.lease_us + each.margin_us for each in (self.policy, event.policy))
+                if self.rows and lease_us < promised_us:  # agents keep the lease that they were given
+                    self.lease_until_us = max(self.lease_until_us, self.at_us + promised_us)
                 self.policy = event.policy
             case nodes.NodesHeard():
                 away = {row: self.rows[row] for row in event.missing + event.unread if row in self.rows}

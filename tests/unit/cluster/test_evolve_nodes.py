@@ -3,6 +3,7 @@
 import pytest
 
 from muster.cluster.check import BrokenInvariant
+from muster.cluster.evolve_nodes import lost_at_us
 from muster.events.base import Event
 from muster.events.decisions import (
     AttemptEnded,
@@ -320,3 +321,22 @@ def test_exits_read_after_the_loss_of_a_node_give_nothing_back_twice() -> None:
     driver.step(NodeFenced(node="a"), exited("j"), exited("j"))
     assert driver.node("a").device_free == [1_000_000, 1_000_000]
     assert driver.phase("j") == "pending"
+
+
+def test_a_lease_made_shorter_binds_only_what_is_promised_from_then_on() -> None:
+    driver = Driver()
+    driver.step(node("a"))
+    driver.step(NodesHeard(missing=(0,)), after_s=1)
+    before = driver.state.policy
+    driver.step(PolicySet(policy=Policy(lease_us=6 * S, margin_us=2 * S)), after_s=1)
+    promised_us = driver.state.at_us + before.lease_us + before.margin_us
+    assert driver.state.lease_until_us == promised_us
+    assert lost_at_us(driver.state, driver.node("a")) == promised_us
+    driver.step(PolicySet(policy=before), after_s=1)
+    assert driver.state.lease_until_us == promised_us, "a longer one takes nothing back"
+
+
+def test_a_policy_from_before_the_first_node_promises_nothing() -> None:
+    driver = Driver()
+    driver.step(PolicySet(policy=Policy(lease_us=6 * S, margin_us=2 * S)))
+    assert driver.state.lease_until_us == 0

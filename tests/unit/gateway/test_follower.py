@@ -9,7 +9,7 @@ import pytest
 
 from muster.gateway import follower as followers
 from muster.gateway.follower import Follower
-from muster.log.errors import LogHalted, LogUnreachable
+from muster.log.errors import LogDamaged, LogHalted, LogUnreachable
 from muster.log.memory import MemoryBroker, MemoryLog
 from muster.log.port import Record
 from muster.scheduler.recovery import recover
@@ -151,3 +151,50 @@ async def test_it_stops_where_the_log_was_cut(broker: MemoryBroker) -> None:
     broker.land(records[2])
     with pytest.raises(LogHalted, match="cycle 3 stands here; 2 would be right"):
         await follower.run()
+
+
+class Ending(MemoryLog):
+    """A log whose end comes to an end: asking for it fails in this way."""
+
+    fails: BaseException
+
+    async def end(self) -> int:
+        raise self.fails
+
+
+@pytest.mark.parametrize(
+    ("fails", "raised"),
+    [
+        (LogDamaged("it was cut"), LogDamaged),
+        (asyncio.CancelledError(), LogUnreachable),
+        (RuntimeError("something else"), LogUnreachable),
+    ],
+    ids=["damaged", "stray", "other"],
+)
+async def test_it_ends_where_the_end_of_the_log_is_not_asked_for_any_more(
+    broker: MemoryBroker, fails: BaseException, raised: type[Exception]
+) -> None:
+    log = Ending(broker)
+    log.fails = fails
+    async with asyncio.timeout(10):
+        with pytest.raises(raised):
+            await Follower(await recover(MemoryLog(broker), "main"), log, clock=HandClock()).run()
+
+
+class Stuck(MemoryLog):
+    """A log that goes on, and of which nothing arrives."""
+
+    clock: HandClock
+
+    async def end(self) -> int:
+        self.clock.us += 20 * SECOND
+        return await super().end() + 1
+
+
+async def test_it_ends_where_the_log_goes_on_and_nothing_arrives(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "ASK_EVERY_S", 0.01)
+    log = Stuck(broker)
+    log.clock = HandClock()
+    async with asyncio.timeout(10):
+        with pytest.raises(LogUnreachable, match="goes on to position 4, and nothing after 3 arrives here"):
+            await Follower(await recover(MemoryLog(broker), "main"), log, clock=log.clock).run()
