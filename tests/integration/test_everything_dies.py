@@ -35,13 +35,20 @@ from tests.support.up import Up, until, up
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
 KEPT = [kept["seed"] for kept in SEEDS.get("kept", [])]
-CHOSEN = int(os.environ.get("MUSTER_SEED", time.time_ns() % 1_000_000))
+CHOSEN = int(os.environ.get("MUSTER_SEED", time.time_ns() % 1_000_000 if "MUSTER_SOAK" in os.environ else 1))
+
+
+def prepare(folder: Path) -> None:
+    """Set the policy of short spans while there is no node yet: agents keep the lease that they were promised."""
+    with up(folder, "--no-agent") as stack:
+        with stack.ready() as client:
+            assert client.put("/policy", json=POLICY).status_code == 202
+        assert stack.stop() == 0
 
 
 def begin(stack: Up) -> list[str]:
-    """Wait until it is there with both its nodes, and set the policy of short spans; the nodes' names."""
+    """Wait until it is there with both its nodes; their names."""
     with stack.ready() as client:
-        assert client.put("/policy", json=POLICY).status_code == 202
 
         def both() -> list[str]:
             names = [node["node"] for node in client.get("/nodes").json()["nodes"]]
@@ -57,6 +64,7 @@ def test_whatever_dies_nothing_runs_twice_nothing_is_lost_and_nothing_is_left(tm
     again = f"again: MUSTER_SEED={seed} python -m pytest {Path(__file__).name}"
     print(again)
     length_s = float(SEEDS["played"]["seconds"])
+    prepare(tmp_path / "up")
     with up(tmp_path / "up", "--agents", "2", "--devices", "8xH100-80GB") as stack:
         load = Load(stack, tmp_path / "load", seed, begin(stack), length_s)
         trouble = Trouble(stack, seed, length_s)

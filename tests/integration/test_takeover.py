@@ -29,7 +29,9 @@ from tests.support.cell import Cell, cell, until
 from tests.support.kafka import Brokers, _bring_jars
 from tests.support.proxy import Proxy, appends
 
-SEED = int(os.environ.get("MUSTER_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+SEED = int(os.environ.get("MUSTER_SEED", "0")) or (
+    random.SystemRandom().randrange(1, 10**6) if "MUSTER_SOAK" in os.environ else 1
+)
 
 
 @pytest.fixture(scope="module")
