@@ -6,7 +6,6 @@ repeated while the gateway is away or has too much to do; a submission too, beca
 """
 
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -318,15 +317,6 @@ def find_token(url: str) -> str:
         if named:
             raise Failure(f"the token cannot be read from {path}: {error.strerror}") from None
         return ""
-
-
-def new_id() -> str:
-    """A UUIDv7 of now (RFC 9562, 5.7): 48 bits of milliseconds, the version, 74 random bits."""
-    number = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | secrets.randbits(80)
-    number = number & ~(0xF << 76) | 0x7 << 76
-    number = number & ~(0x3 << 62) | 0x2 << 62
-    text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def exit_status(row: JobRow) -> int:

@@ -15,10 +15,11 @@ import yaml
 from typer.core import TyperCommand
 
 from muster.cli import submit_flags as flags
-from muster.cli.gateway_client import Gateway, Submission, Where, new_id
+from muster.cli.gateway_client import Gateway, Submission, Where
 from muster.cli.output import UNREADABLE, USAGE, Failure, Json, errors, print_json
 from muster.cli.waiting import follow, recorded, wait
 from muster.cli.who import user_here
+from muster.client.ids import new_id
 from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
 from muster.doors.muster_file import job_document, read_job_file

@@ -1,7 +1,5 @@
 """The gateway as an ASGI application: routes, problems, OpenAPI. Everything it knows is given to it."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from litestar import Litestar, Router
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
@@ -17,17 +15,10 @@ from muster.gateway.direct import Direct
 from muster.gateway.guard import Guard
 from muster.gateway.job_tokens import JobTokens, Secrets
 from muster.gateway.tokens import Tokens
+from muster.scheduler.build import build
 
 DESCRIPTION = """Jobs, nodes, queues and the log of one cell. What is answered with 202 is durable. Every read takes `at`, the
 number of a cycle, and then answers as of that cycle. Errors are `application/problem+json`."""
-
-
-def build() -> str:
-    """The version of this build."""
-    try:
-        return version("muster-scheduler")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def litestar(gateway: Gateway | None) -> Litestar:

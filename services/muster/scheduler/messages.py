@@ -12,12 +12,11 @@ from typing import Final
 
 import msgspec
 
+from muster.events.cloudevents import GPU_HEALTH, JOBS, NODES, OPERATIONS
 from muster.log.errors import OperatingError
 
-JOBS: Final = "muster.jobs"
-NODES: Final = "muster.nodes"
-GPU_HEALTH: Final = "muster.gpu-health"
-OPERATIONS: Final = "muster.operations"
+__all__ = ["BEAT", "GPU_HEALTH", "JOBS", "NODES", "OPERATIONS", "TOPICS", "Buffer", "BufferFull", "Message", "UnknownSource"]
+
 TOPICS: Final = (JOBS, NODES, GPU_HEALTH, OPERATIONS)
 
 BEAT: Final = b"beat"

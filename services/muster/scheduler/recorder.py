@@ -17,7 +17,7 @@ import msgspec
 from muster.cluster.state import State
 from muster.engine.policies import unknown
 from muster.events.base import Event
-from muster.events.cloudevents import refusal
+from muster.events.cloudevents import KINDS, Input, refusal
 from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.nodes import (
@@ -33,24 +33,19 @@ from muster.events.nodes import (
 )
 from muster.events.operations import (
     InputRefused,
-    LeaseExtended,
-    NodeCordoned,
-    NodeDrained,
-    NodeFenced,
-    NodeUncordoned,
     PolicySet,
 )
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
-from muster.scheduler.messages import BEAT, GPU_HEALTH, JOBS, NODES, OPERATIONS, Buffer, Message
+from muster.scheduler.messages import BEAT, JOBS, NODES, Buffer, Message
 from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
 MESSAGES_MAX: Final = 20_000
 """So many messages a cycle at most, also where most of them say nothing new."""
 
-TAKEN: Final[dict[str, tuple[type[Event], ...]]] = {
-    JOBS: (JobSubmitted, JobCancelRequested, JobReprioritised),
+TAKEN: Final[dict[str, tuple[type[Input], ...]]] = {
+    **KINDS,
     NODES: (
         NodeRegistered,
         NodeRemoved,
@@ -61,18 +56,9 @@ TAKEN: Final[dict[str, tuple[type[Event], ...]]] = {
         TaskExited,
         TaskMissing,
     ),
-    GPU_HEALTH: (DeviceHealthChanged,),
-    OPERATIONS: (
-        NodeCordoned,
-        NodeUncordoned,
-        NodeDrained,
-        NodeFenced,
-        NodeRemoved,
-        LeaseExtended,
-        PolicySet,
-    ),
 }
-"""Which inputs each topic may bring. A beat or a refusal comes from the recorder alone."""
+"""Which inputs each topic may bring: what producers may say, and of nodes the entries that reports are turned into. A beat or
+a refusal comes from the recorder alone."""
 
 TAKEN_AS_THEY_ARE: Final[dict[str, dict[type[Event], None]]] = {
     topic: {kind: None for kind in (TaskReady, TaskStarted, TaskExited, TaskMissing) if kind in kinds}

@@ -24,7 +24,6 @@ from muster.gateway.kafka_intake import KafkaIntake
 from muster.gateway.live import Live
 from muster.gateway.tokens import Tokens
 from muster.log.bus import Bus
-from muster.log.errors import OperatingError
 from muster.log.kafka import KafkaLog
 from muster.log.kafka_reader import CONFIG_VARIABLE
 from muster.log.topics import require_fit
@@ -34,7 +33,7 @@ from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up import places
 from muster.up.places import CELL, EXIT_LOCKED, EXIT_PORT, HOST, PORT
-from muster.up.process import hold, leave, let_go, prepare, status_of
+from muster.up.process import hold, leave, let_go, run
 from muster.up.serving import Server
 
 logger = logging.getLogger("muster.gateway")
@@ -127,12 +126,4 @@ def _broken(why: str) -> None:
 
 
 if __name__ == "__main__":
-    import uvloop
-
-    prepare()
-    try:
-        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=Options)))
-    except OperatingError as error:
-        logger.error("%s", error)
-        status = status_of(error)
-    sys.exit(status)
+    run(main, Options, logger)

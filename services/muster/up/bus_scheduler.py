@@ -10,7 +10,6 @@ import logging
 import secrets
 import signal
 import socket
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -18,9 +17,9 @@ from typing import Final
 import msgspec
 
 from muster.log.bus import Bus
-from muster.log.errors import OperatingError
 from muster.log.kafka import KafkaLog
 from muster.log.topics import require_fit
+from muster.scheduler.build import build
 from muster.scheduler.kafka_inbox import KafkaInbox
 from muster.scheduler.loop import Scheduler, Settings
 from muster.scheduler.memory import settle
@@ -28,7 +27,7 @@ from muster.scheduler.poison import Deaths
 from muster.scheduler.recovery import recover_whole
 from muster.scheduler.snapshots import EVERY, Snapshots
 from muster.up.places import CELL, EXIT_LOCKED
-from muster.up.process import build, hold, leave, let_go, prepare, status_of
+from muster.up.process import hold, leave, let_go, run
 
 SPREAD_US: Final = 500_000
 """Standbys differ by so much at most in when they take over."""
@@ -95,12 +94,4 @@ def _settings(options: Options, identity: str) -> Settings:
 
 
 if __name__ == "__main__":
-    import uvloop
-
-    prepare()
-    try:
-        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=Options)))
-    except OperatingError as error:
-        logger.error("%s", error)
-        status = status_of(error)
-    sys.exit(status)
+    run(main, Options, logger)

@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
 
 from muster.log.bus import BusConfigError
 from muster.log.errors import LogUnreachable, OffsetsLost, OperatingError
@@ -21,6 +22,9 @@ EXIT_UNFIT: Final = 78
 """The topics of the bus are not as they must be, or its settings cannot be followed."""
 FINAL: Final = (EXIT_PORT, EXIT_LOCKED, EXIT_HALTED, EXIT_LOST, EXIT_UNFIT)
 """What starting again does not mend."""
+
+Program = TypeVar("Program", bound=msgspec.Struct)
+"""The options of a program."""
 
 
 def prepare() -> None:
@@ -68,9 +72,14 @@ def status_of(error: OperatingError) -> int:
     return EXIT_UNFIT if isinstance(error, (BusUnfit, BusConfigError)) else EXIT_HALTED
 
 
-def build() -> str:
-    """The version of this build."""
+def run(main: Callable[[Program], Coroutine[Any, Any, int]], options: type[Program], logger: logging.Logger) -> NoReturn:
+    """Be a program of a bus: `main` with the options that stand, as JSON, on the command line."""
+    import uvloop
+
+    prepare()
     try:
-        return version("muster-scheduler")
-    except PackageNotFoundError:
-        return "unknown"
+        status = uvloop.run(main(msgspec.json.decode(sys.argv[1], type=options)))
+    except OperatingError as error:
+        logger.error("%s", error)
+        status = status_of(error)
+    sys.exit(status)

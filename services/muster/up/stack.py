@@ -21,7 +21,7 @@ import msgspec
 
 from muster.cluster.state import State
 from muster.events.operations import NodeDrained, NodeUncordoned, PolicySet
-from muster.gateway.app import application, build
+from muster.gateway.app import application
 from muster.gateway.context import Gateway
 from muster.gateway.history import History
 from muster.gateway.intake import Intake
@@ -32,6 +32,7 @@ from muster.gateway.tokens import Tokens
 from muster.log.errors import LogDamaged, LogHalted, LogLocked, OperatingError
 from muster.log.port import Record
 from muster.log.sqlite import SqliteLog
+from muster.scheduler.build import build
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import EXIT_HALTED, Scheduler, Settings
 from muster.scheduler.memory import settle

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.cli.gateway_client import REFUSED, UNREACHABLE, Gateway, exit_status, find_token, new_id
+from muster.cli.gateway_client import REFUSED, UNREACHABLE, Gateway, exit_status, find_token
 from muster.cli.main import run
 from muster.cli.output import USAGE, Failure
+from muster.client.ids import new_id
 from muster.events.jobs import GroupRequest, JobRequest, JobSubmitted
 from muster.gateway.shown import JobRow
 

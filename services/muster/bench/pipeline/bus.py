@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
 
 from muster.bench.pipeline.report import Inside
-from muster.bench.pipeline.stack import END_S, PROGRAM, NoStack
+from muster.bench.pipeline.stack import PROGRAM, NoStack, end
 from muster.events.base import Event
 from muster.events.cloudevents import key_of, to_message
 from muster.events.record import Envelope
@@ -140,16 +139,7 @@ class Program:
 
     def stop(self) -> None:
         """End it."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        end(self._process)
 
 
 class KafkaStack:

@@ -107,16 +107,7 @@ class SqliteStack:
     def stop(self) -> None:
         """See `Stack`."""
         self._file.close()
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        end(self._process)
 
     def admitted(self) -> Iterator[tuple[Envelope, bytes]]:
         """See `Stack`."""
@@ -128,3 +119,17 @@ class SqliteStack:
         if not line:
             raise NoStack(f"the stack ended with status {self._process.wait()}: see what it said above")
         return line
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Tell a program to end, wait, and let go of it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
