@@ -17,7 +17,7 @@ from muster.events.decisions import InstanceBound
 from muster.log.bus import Bus
 from muster.log.reader import read_admitted
 from muster.log.topics import create
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bring_jars
 
 TINY = msgspec.structs.replace(
     bus_parts.QUICK,
@@ -43,7 +43,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """One of these tests' own, since a measurement makes the topics anew."""
-    _bring_jars()
+    bring_jars()
     with Brokers(tmp_path_factory.mktemp("brokers")) as started:
         yield started
 

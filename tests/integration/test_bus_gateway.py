@@ -3,7 +3,6 @@
 The tests that are imported here are those of `test_gateway`: they run against a scheduler and a gateway on a real broker.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,6 @@ import httpx
 import pytest
 
 from muster.cli.main import run
-from muster.log.bus import Bus
-from muster.log.topics import create
 from tests.integration.test_gateway import (  # noqa: F401  # pytest runs them here, with the fixtures of this module
     submitted,
     test_a_follower_of_the_log_misses_nothing_and_gets_nothing_twice,
@@ -29,7 +26,7 @@ from tests.integration.test_gateway import (  # noqa: F401  # pytest runs them h
 )
 from tests.support.cell import Cell, Gateway, Scheduler, cell, until
 from tests.support.gateway import Simulated, job
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bus_broker
 
 
 class BusStack:
@@ -48,17 +45,14 @@ class BusStack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusStack]:
-    _bring_jars()
     folder = tmp_path_factory.mktemp("bus")
-    with Brokers(folder / "brokers") as broker:
-        asyncio.run(create(Bus.parse(broker.address)))
-        with cell(folder, broker.address) as made:
-            scheduler = made.scheduler("scheduler")
-            made.leader(scheduler)
-            gateway = made.gateway()
-            assert gateway.http.post("/jobs", json=job("first")).status_code == 202  # why it waits is said once
-            yield BusStack(made, scheduler, gateway)
-            made.check()
+    with bus_broker(folder / "brokers") as broker, cell(folder, broker.address) as made:
+        scheduler = made.scheduler("scheduler")
+        made.leader(scheduler)
+        gateway = made.gateway()
+        assert gateway.http.post("/jobs", json=job("first")).status_code == 202  # why it waits is said once
+        yield BusStack(made, scheduler, gateway)
+        made.check()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 And docs/producing-events.md: what it says to send is sent, to a real broker, and recorded.
 """
 
-import asyncio
 import inspect
 import json
 import re
@@ -26,11 +25,9 @@ from muster.events.jobs import JobSubmitted
 from muster.events.nodes import DeviceHealthChanged
 from muster.events.operations import NodeCordoned
 from muster.events.schema.asyncapi import EXAMPLES, topic_of
-from muster.log.bus import Bus
 from muster.log.reader import read_admitted
-from muster.log.topics import create
 from tests.support.cell import Cell, Gateway, cell, until
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bus_broker
 
 ROOT = Path(__file__).parents[2]
 CLIENT = (ROOT / "docs/client.md").read_text()
@@ -53,9 +50,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    _bring_jars()
-    with Brokers(tmp_path_factory.mktemp("brokers")) as started:
-        asyncio.run(create(Bus.parse(started.address)))
+    with bus_broker(tmp_path_factory.mktemp("brokers")) as started:
         yield started
 
 

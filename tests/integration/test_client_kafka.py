@@ -36,16 +36,14 @@ from muster.log.reader import read_admitted
 from muster.log.topics import create
 from tests.support.cell import Cell, Gateway, cell
 from tests.support.gateway import Simulated
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bus_broker
 
 AT_US = time.time_ns() // 1000
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    _bring_jars()
-    with Brokers(tmp_path_factory.mktemp("brokers"), "--secure") as started:
-        asyncio.run(create(Bus.parse(started.address)))
+    with bus_broker(tmp_path_factory.mktemp("brokers"), "--secure") as started:
         yield started
 
 

@@ -1,14 +1,13 @@
 """`muster up` as people start it: with agents, twice on one folder, killed, and with tokens."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -16,19 +15,12 @@ import pytest
 from muster.up.places import Running
 from muster.up.places import running as what_runs
 from tests.support.gateway import Stack, job, running
+from tests.support.up import until as waited
 
 PATIENCE_S = 90.0
 
 
-def until(what: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-    """Wait until it is true, and return it."""
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
-        with contextlib.suppress(httpx.TransportError):
-            if found := what():
-                return found
-        time.sleep(0.05)
-    raise AssertionError(f"not so after {patience_s} s")
+until = partial(waited, patience_s=PATIENCE_S)
 
 
 def alive(pid: int) -> bool:
@@ -206,7 +198,7 @@ def test_rates_are_bounded_agents_speak_for_their_nodes_and_a_revoked_token_is_n
             assert client.get("/jobs").status_code == 403
             command = [sys.executable, "-m", "muster.cli", "token", "revoke", agent.split("_")[1], "--data", str(tmp_path)]
             subprocess.run(command, check=True, timeout=60)
-            until(lambda: client.get("/nodes/n1/assignment").status_code == 401, 5)
+            until(lambda: client.get("/nodes/n1/assignment").status_code == 401, patience_s=5)
 
 
 def check_rates(stack: Stack, slow: str) -> None:

@@ -1,6 +1,5 @@
 """docs/kafka.md says what is so: the takeover that its reader provokes happens."""
 
-import asyncio
 import os
 import re
 import socket
@@ -11,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.log.bus import Bus
 from muster.log.fsck import fsck
-from muster.log.topics import create
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bus_broker
 
 TEXT = (Path(__file__).parents[2] / "docs" / "kafka.md").read_text()
 PATIENCE_S = 300
@@ -22,9 +19,7 @@ PATIENCE_S = 300
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Brokers]:
-    _bring_jars()
-    with Brokers(tmp_path / "brokers") as started:
-        asyncio.run(create(Bus.parse(started.address)))
+    with bus_broker(tmp_path / "brokers") as started:
         yield started
 
 

@@ -18,7 +18,7 @@ from muster.scheduler import kafka_inbox
 from muster.scheduler.kafka_inbox import InboxStuck, KafkaInbox
 from muster.scheduler.messages import BEAT, GPU_HEALTH, JOBS, NODES, OPERATIONS, TOPICS, Message
 from tests.simulation.small_world import job_id
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bring_jars
 
 PARTITIONS = {JOBS: 2, NODES: 2, GPU_HEALTH: 1, OPERATIONS: 1}
 
@@ -26,7 +26,7 @@ PARTITIONS = {JOBS: 2, NODES: 2, GPU_HEALTH: 1, OPERATIONS: 1}
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker whose topics have the names that they must have."""
-    _bring_jars()
+    bring_jars()
     with Brokers(tmp_path_factory.mktemp("brokers")) as started:
         asyncio.run(_make_topics(started.bootstrap))
         yield started

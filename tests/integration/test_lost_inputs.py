@@ -17,14 +17,12 @@ from muster.log.reader import read_admitted
 from muster.log.topics import create
 from muster.scheduler.messages import JOBS
 from tests.support.cell import START, Cell, Gateway, cell, until
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.kafka import Brokers, bus_broker
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    _bring_jars()
-    with Brokers(tmp_path_factory.mktemp("brokers")) as started:
-        asyncio.run(create(Bus.parse(started.address)))
+    with bus_broker(tmp_path_factory.mktemp("brokers")) as started:
         yield started
 
 

@@ -21,12 +21,11 @@ from muster.events.operations import Loss, LossAccepted, NodeCordoned, NodeUncor
 from muster.log.admit import REPLACED
 from muster.log.bus import Bus
 from muster.log.kafka import KafkaLog, make_producer
-from muster.log.topics import create
 from muster.scheduler.core import Core
 from muster.scheduler.messages import OPERATIONS, Message
 from muster.scheduler.recovery import recover
-from tests.support.cell import Cell, cell, until
-from tests.support.kafka import Brokers, _bring_jars
+from tests.support.cell import Cell, Gateway, Scheduler, cell, until
+from tests.support.kafka import Brokers, bus_broker
 from tests.support.proxy import Proxy, appends
 
 SEED = int(os.environ.get("MUSTER_SEED", "0")) or (
@@ -37,9 +36,7 @@ SEED = int(os.environ.get("MUSTER_SEED", "0")) or (
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """One broker, whose log all tests here go on to write: one cell with a long life."""
-    _bring_jars()
-    with Brokers(tmp_path_factory.mktemp("brokers"), "--proxied") as started:
-        asyncio.run(create(Bus.parse(started.address)))
+    with bus_broker(tmp_path_factory.mktemp("brokers"), "--proxied") as started:
         yield started
 
 
@@ -65,14 +62,20 @@ def running(tmp_path: Path, broker: Brokers) -> Iterator[Cell]:
         made.check()
 
 
+def led(made: Cell, address: str = "", count: int = 3) -> tuple[Scheduler, Scheduler, Gateway]:
+    """A leader, which reaches the broker at `address`; a standby; a gateway with an agent. So many jobs were just submitted."""
+    first = made.scheduler("first", address)
+    made.leader(first)
+    second = made.scheduler("second")
+    gateway = made.gateway()
+    made.agent(gateway)
+    made.submit(gateway, count=count)
+    return first, second, gateway
+
+
 def test_a_standby_takes_over_when_the_leader_is_killed(tmp_path: Path, broker: Brokers, chance: random.Random) -> None:
     with running(tmp_path, broker) as made:
-        first = made.scheduler("first")
-        made.leader(first)
-        second = made.scheduler("second")
-        gateway = made.gateway()
-        made.agent(gateway)
-        made.submit(gateway, count=5)
+        first, second, gateway = led(made, count=5)
         time.sleep(chance.random())
         first.kill()
         made.submit(gateway, count=5)
@@ -84,12 +87,7 @@ def test_a_leader_that_was_stopped_finds_itself_replaced_when_it_is_woken(
     tmp_path: Path, broker: Brokers, chance: random.Random
 ) -> None:
     with running(tmp_path, broker) as made:
-        first = made.scheduler("first")
-        made.leader(first)
-        second = made.scheduler("second")
-        gateway = made.gateway()
-        made.agent(gateway)
-        made.submit(gateway, count=3)
+        first, second, gateway = led(made)
         time.sleep(chance.random())
         first.signal(signal.SIGSTOP)
         made.submit(gateway, count=3)
@@ -104,12 +102,7 @@ def test_a_leader_that_is_cut_off_from_the_broker_is_replaced_and_follows_again_
     tmp_path: Path, broker: Brokers, proxy: Proxy, chance: random.Random
 ) -> None:
     with running(tmp_path, broker) as made:
-        first = made.scheduler("first", broker.advertised_address)
-        made.leader(first)
-        second = made.scheduler("second")
-        gateway = made.gateway()
-        made.agent(gateway)
-        made.submit(gateway, count=3)
+        first, second, gateway = led(made, broker.advertised_address)
         time.sleep(chance.random())
         proxy.cut()
         made.submit(gateway, count=3)
@@ -126,12 +119,7 @@ def test_a_leader_whose_connections_go_silent_is_replaced(
     tmp_path: Path, broker: Brokers, proxy: Proxy, chance: random.Random
 ) -> None:
     with running(tmp_path, broker) as made:
-        first = made.scheduler("first", broker.advertised_address)
-        made.leader(first)
-        second = made.scheduler("second")
-        gateway = made.gateway()
-        made.agent(gateway)
-        made.submit(gateway, count=3)
+        _, second, gateway = led(made, broker.advertised_address)
         time.sleep(chance.random())
         proxy.stall()
         made.submit(gateway, count=3)
@@ -187,12 +175,7 @@ def test_a_standby_that_lags_does_not_lead_while_somebody_does(
 
 def test_an_old_record_that_lands_late_is_nothing(tmp_path: Path, broker: Brokers, proxy: Proxy) -> None:
     with running(tmp_path, broker) as made:
-        first = made.scheduler("first", broker.advertised_address)
-        made.leader(first)
-        second = made.scheduler("second")
-        gateway = made.gateway()
-        made.agent(gateway)
-        made.submit(gateway, count=3)
+        first, second, gateway = led(made, broker.advertised_address)
         made.finished(gateway)
         proxy.hold(appends)
         made.submit(gateway, count=3)

@@ -6,6 +6,7 @@ the one that `MUSTER_TEST_KAFKA=HOST:PORT` names, one in a container where a Doc
 reached through a proxy. Without a broker these tests are skipped, and say why; where `MUSTER_REQUIRE` names `kafka` they fail.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,6 +23,8 @@ from typing import NoReturn, Self
 
 import pytest
 
+from muster.log.bus import Bus
+from muster.log.topics import create
 from tests.support.disks import small_disk
 from tests.support.wrong_clock import Clocks
 
@@ -195,7 +198,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     elif _docker_answers():
         yield from _container()
     else:
-        _bring_jars()
+        bring_jars()
         with Brokers(tmp_path_factory.mktemp("kafka")) as brokers:
             yield brokers
 
@@ -203,7 +206,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 @pytest.fixture(scope="session")
 def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker with a listener of TLS and SASL, for the whole run; from the jars."""
-    _bring_jars()
+    bring_jars()
     with Brokers(tmp_path_factory.mktemp("secure"), "--secure") as made:
         yield made
 
@@ -214,7 +217,7 @@ def three_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
     Node 2 has a small disk of its own, and each has a clock that can be set, where this machine lets us.
     """
-    _bring_jars()
+    bring_jars()
     folder = tmp_path_factory.mktemp("three")
     with small_disk(folder / "node-2") as small:
         clocks = Clocks(folder, 3)
@@ -223,10 +226,19 @@ def three_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
             yield made
 
 
+@contextlib.contextmanager
+def bus_broker(folder: Path, *options: str) -> Iterator[Brokers]:
+    """A broker from the jars, which has the topics of a bus. `options` are those of `infra/kafka/broker run`."""
+    bring_jars()
+    with Brokers(folder, *options) as started:
+        asyncio.run(create(Bus.parse(started.address)))
+        yield started
+
+
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Callable[..., Brokers]]:
     """Starts brokers of the test's own: `brokers(nodes=3, secure=True, proxied=True, set={...})`."""
-    _bring_jars()
+    bring_jars()
     started: list[Brokers] = []
 
     def start(*, nodes: int = 1, secure: bool = False, proxied: bool = False, set: dict[str, str] | None = None) -> Brokers:
@@ -296,7 +308,7 @@ def _container() -> Iterator[Kafka]:
         yield Kafka(f"127.0.0.1:{port}")
 
 
-def _bring_jars() -> None:
+def bring_jars() -> None:
     done = subprocess.run([sys.executable, str(BROKER), "jars"], capture_output=True, text=True, check=False)
     if done.returncode:
         unavailable("kafka", "there is no MUSTER_TEST_KAFKA and no Docker engine, and " + done.stderr.strip())
