@@ -86,7 +86,7 @@ def test_a_lease_is_kept_by_a_clock_that_nobody_sets(tmp_path: Path, gateway: Ga
         assert lease is not None
         assert now_us() >= lease["until_us"], "it was killed before its lease had ended"
         gateway.away = False
-        assert "the lease ended" in gateway.reaches("exited", job="leased").reason
+        assert "the lease ended" in gateway.reported("exited", job="leased").reason
 
 
 def test_a_clock_that_is_set_while_tasks_run_ends_none_and_reorders_no_report(tmp_path: Path, gateway: Gateway) -> None:
