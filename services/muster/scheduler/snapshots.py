@@ -1,8 +1,12 @@
 """The state written down, so that a start need not fold the whole log.
 
 A follower writes one every so many cycles, beside the log (on one machine: `muster.up.follower`). Its name says cycle and
-digest, its content the schema. It is believed only where everything agrees: the file's own digest, the state's digest after
-decoding, and the record in the log at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
+digest, its content the schema. It is believed only where everything agrees: the file's own digest, the state's digest, and the
+record in the log at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
+
+That the state which is read is the one that was written is seen by writing it again, which takes as long as reading it. Who
+has the time does that when a snapshot is written (`prove`), and names the code with which it was done: the same code need
+not do it again when it starts.
 """
 
 import contextlib
@@ -10,11 +14,13 @@ import io
 import logging
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from muster import cluster, events
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.state import State
@@ -46,6 +52,8 @@ class _Header(msgspec.Struct, frozen=True):
     position: int
     state: str
     """Digest of the state."""
+    proved: str = ""
+    """The code by which this was read back as the state that it is."""
 
 
 class Snapshots:
@@ -66,15 +74,21 @@ class Snapshots:
         """The cycle of the newest snapshot, by its name; 0 where there is none."""
         return max([int(path.name[len(self.cell) + 1 :][:16]) for path in self._paths()], default=0)
 
-    def write(self, state: State, head: Head, position: int) -> Path:
+    def write(self, state: State, head: Head, position: int, *, prove: bool = False) -> Path:
         """Write the state as of `head`, whose record has this position in the log; older ones are removed.
+
+        With `prove` it is read back first, which takes as long again and as much memory as the state.
 
         Raises:
             OSError: there is no room, or the folder cannot be written. Nothing is left of the attempt.
         """
         check(state.number == head.number, "a snapshot is taken between cycles, at the head")
         data = snapshot.encode(state)
-        header = _Header(schema=snapshot.SCHEMA, head=head, position=position, state=digest(data))
+        proved = ""
+        if prove:
+            check(snapshot.encode(snapshot.decode(data)) == data, "a state that is read from its snapshot has the same snapshot")
+            proved = _code()
+        header = _Header(schema=snapshot.SCHEMA, head=head, position=position, state=digest(data), proved=proved)
         content = msgspec.json.encode(header) + b"\n" + data
         path = self.folder / _name(self.cell, head)
         for torn in self.folder.glob(f"{self.cell}-*{PARTIAL}"):
@@ -126,8 +140,11 @@ class Snapshots:
             header = msgspec.json.decode(line, type=_Header)
             if header.schema != snapshot.SCHEMA or header.head.cell != self.cell or path.name != _name(self.cell, header.head):
                 return None
+            if digest(data) != header.state:
+                return None
             state = snapshot.decode(data)
-            if state.number == header.head.number and state.cell == self.cell and snapshot.digest(state) == header.state:
+            known = header.proved == _code()
+            if state.number == header.head.number and state.cell == self.cell and (known or snapshot.encode(state) == data):
                 return Snapshot(state, header.head, header.position)
         return None
 
@@ -141,6 +158,13 @@ def _write(file: io.FileIO, data: bytes) -> None:
     while view:
         view = view[file.write(view[:PIECE_BYTES]) :]
         os.fsync(file.fileno())
+
+
+@cache
+def _code() -> str:
+    """What reads and writes a state here, by its digest: the sources of the state and of the events, and the codec's version."""
+    sources = sorted(path for package in (cluster, events) for path in Path(*package.__path__).rglob("*.py"))
+    return digest(b"\0".join([msgspec.__version__.encode(), *[path.read_bytes() for path in sources]]))
 
 
 async def _stands(log: Log, found: Snapshot) -> bool:

@@ -48,7 +48,9 @@ async def write(options: Options) -> Path | None:
         snapshots = Snapshots(Path(options.folder), options.cell, options.snapshot_every)
         recovered = await recover(log, options.cell, snapshots)
         head = recovered.core.head
-        return snapshots.write(recovered.core.state, head, recovered.head_position) if snapshots.due(head.number) else None
+        if not snapshots.due(head.number):
+            return None
+        return snapshots.write(recovered.core.state, head, recovered.head_position, prove=True)
     finally:
         await log.close()
 

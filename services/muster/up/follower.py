@@ -42,7 +42,9 @@ async def follow(folder: Path, every: int) -> Path | None:
     try:
         recovered = await recover(log, CELL, snapshots, until=await log.end())
         head = recovered.core.head
-        return snapshots.write(recovered.core.state, head, recovered.head_position) if snapshots.due(head.number) else None
+        if not snapshots.due(head.number):
+            return None
+        return snapshots.write(recovered.core.state, head, recovered.head_position, prove=True)
     finally:
         await log.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.cluster import snapshot
+from muster.cluster.check import BrokenInvariant
 from muster.cluster.state import State
 from muster.events.codec import digest
 from muster.log.errors import LogUnreachable
@@ -146,6 +147,55 @@ async def test_a_state_that_does_not_have_its_digest_is_dropped(tmp_path: Path) 
     forged = content.replace(snapshot.digest(state).encode(), honest).replace(header[-66:-2], honest)
     path.write_bytes(digest(forged).encode() + b"\n" + forged)
     assert await folded(log, tmp_path, driver) == len(driver.records)
+
+
+def _forgetful(data: bytes) -> State:
+    """Reads a state and loses the last job of it."""
+    state = DECODE(data)
+    state.jobs.popitem()
+    return state
+
+
+DECODE = snapshot.decode
+
+
+@pytest.mark.parametrize("prove", [False, True])
+async def test_code_that_reads_another_state_drops_the_snapshot_of_code_that_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prove: bool
+) -> None:
+    driver, log, _ = history(tmp_path)
+    path = Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records), prove=prove)
+    assert await folded(log, tmp_path, driver) == 0
+    monkeypatch.setattr(snapshot, "decode", _forgetful)
+    monkeypatch.setattr("muster.scheduler.snapshots._code", lambda: "other code")
+    assert await folded(log, tmp_path, driver) == len(driver.records)
+    assert not path.exists()
+
+
+def test_code_that_reads_another_state_than_it_wrote_proves_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _, path = history(tmp_path)
+    monkeypatch.setattr(snapshot, "decode", _forgetful)
+    with pytest.raises(BrokenInvariant, match="has the same snapshot"):
+        Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records), prove=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_state_that_was_proved_is_not_written_again_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, log, _ = history(tmp_path)
+    encode, encoded = snapshot.encode, []
+
+    def watched(state: State) -> bytes:
+        encoded.append(state)
+        return encode(state)
+
+    monkeypatch.setattr(snapshot, "encode", watched)
+    for prove, times in ((False, 1), (True, 0)):
+        Snapshots(tmp_path, CELL).write(driver.core.state, driver.core.head, len(driver.records), prove=prove)
+        encoded.clear()
+        assert (await recover(log, CELL, Snapshots(tmp_path, CELL))).folded == 0
+        assert len(encoded) == times
 
 
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ async def begin(options: Options, orders: Orders) -> None:
             )
         )
         if await orders.next() == "write":
-            say(str(snapshots.write(core.state, core.head, recovered.head_position)))
+            say(
+                str(snapshots.write(core.state, core.head, recovered.head_position, prove=True))
+            )  # as who writes one beside a leader
             await orders.next()
     finally:
         await log.close()
