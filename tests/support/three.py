@@ -150,6 +150,10 @@ class Three:
 
         until(one, say="a job finishes that was submitted only now")
 
+    def caught_up(self) -> bool:
+        """Whether every gateway says that it has read all of the log."""
+        return all((gateway.get("/state") or {}).get("behind_us") == 0 for gateway in self.gateways)
+
     def refused(self) -> int:
         """How often somebody who asked was told to come again, or was told nothing."""
         return self.load.counts["not answered"] + self.load.counts["answered later"]
@@ -177,6 +181,7 @@ class Three:
             yield
             self.await_whole()
             self.progress()
+            until(self.caught_up, say="each gateway has read all of the log again")
             assert self.stands(), "what ran did not run on"
         finally:
             self.brokers.mend()

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from muster.events import cloudevents
 from muster.log.bus import KNOWN, Bus, BusConfigError
 from muster.log.topics import declared
 
 SECRET = "correct-horse"
+KAFKA_WRAPS_BYTES = 4096
+"""More than a batch of one message adds: its header, the message's key and its headers."""
 
 
 def _bus(tmp_path: Path, text: str, address: str = "kafka://broker:9093") -> Bus:
@@ -149,3 +152,10 @@ def test_the_topics_are_the_log_and_the_inputs() -> None:
         assert topic.settings["unclean.leader.election.enable"] == "false"
         assert topic.settings["message.timestamp.type"] == "LogAppendTime"
         assert (topic.settings["retention.ms"] == "-1") == (topic.name == "muster.log")
+
+
+def test_every_topic_takes_the_longest_input_that_the_scheduler_takes() -> None:
+    for topic in declared():
+        if topic.name in cloudevents.KINDS or topic.name == cloudevents.NODES:
+            most = cloudevents.most_bytes(topic.name) + KAFKA_WRAPS_BYTES
+            assert int(topic.settings["max.message.bytes"]) >= most, topic.name

@@ -214,6 +214,11 @@ class _Whole(msgspec.Struct, frozen=True):
 _decode_whole = msgspec.json.Decoder(_Whole).decode
 
 
+def most_bytes(topic: str) -> int:
+    """The longest value that an input on this topic may have."""
+    return (REPORT_MAX_BYTES if topic == NODES else BODY_MAX_BYTES) + ENVELOPE_MAX_BYTES
+
+
 def _open(topic: str, headers: Headers, value: bytes | None, attributes: _Attributes) -> bytes:
     """The entry or the report.
 
@@ -223,7 +228,7 @@ def _open(topic: str, headers: Headers, value: bytes | None, attributes: _Attrib
     _read_headers(headers, attributes)
     if value is None:
         raise Malformed("the message has no value; an input has a JSON object")
-    most = (REPORT_MAX_BYTES if topic == NODES else BODY_MAX_BYTES) + ENVELOPE_MAX_BYTES
+    most = most_bytes(topic)
     if len(value) > most:
         raise Malformed(f"the message has {len(value)} bytes; at most {most} are taken")
     mode = _mode(attributes.content_type)
