@@ -1,6 +1,8 @@
 """Makes the golden logs anew: `python -m tests.golden.record OPENB`. Only when a policy or a kind has a new version.
 
-A change that makes this necessary for a version that was released is a mistake: old logs are replayed for ever.
+A change that makes this necessary for a version that was released is a mistake: old logs are replayed for ever. A new schema of
+snapshots changes none of them, only the digests of the states that come of them: `python -m tests.golden.record states` notes
+those anew, and nothing else of what a replay comes to may differ from what was noted before.
 """
 
 import sys
@@ -16,7 +18,7 @@ from muster.events.decisions import InstanceBound
 from muster.log.reader import read_admitted
 from muster.simulator.scenario.format import load
 from muster.simulator.scenario.play import Performance
-from tests.golden.recorded import LOGS, MUST_FAIL, SUFFIX, read, replay, write
+from tests.golden.recorded import LOGS, MUST_FAIL, SUFFIX, Replayed, read, replay, write
 from tests.support.plays import story
 
 SCENES = (
@@ -58,6 +60,11 @@ def main(openb: Path) -> None:
     for policy in POLICIES:
         write(LOGS, f"openb-{policy}", _openb(openb, policy))
     write(LOGS, MUST_FAIL, _altered(LOGS))
+    note()
+
+
+def note() -> None:
+    """Keep what a replay of each log comes to."""
     results = [replay(LOGS, path.name.removesuffix(SUFFIX)) for path in sorted(LOGS.glob(f"*{SUFFIX}"))]
     (LOGS / "digests.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
@@ -92,5 +99,21 @@ def _altered(folder: Path) -> list[bytes]:
     return records
 
 
+def states() -> None:
+    """Note the states anew.
+
+    Raises:
+        AssertionError: a replay comes to something else than another schema can explain.
+    """
+    before = msgspec.json.decode((LOGS / "digests.json").read_bytes(), type=list[Replayed])
+    note()
+    after = msgspec.json.decode((LOGS / "digests.json").read_bytes(), type=list[Replayed])
+    stateless = [[msgspec.structs.replace(each, state="") for each in results] for results in (before, after)]
+    assert stateless[0] == stateless[1], "this is more than another schema"
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "states":
+        states()
+    else:
+        main(Path(sys.argv[1]))

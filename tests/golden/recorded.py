@@ -31,7 +31,7 @@ class Replayed(msgspec.Struct, frozen=True):
     head: str
     """Digest of the record before the last, which holds all before it."""
     state: str
-    """Digest of the state after it."""
+    """Digest of the state after it, in this build's schema of snapshots."""
     difference: str
     """Where audit decides otherwise; empty where it nowhere does."""
 

@@ -39,7 +39,9 @@ class Driver:
     def lead(self, gap_us: int = 0) -> None:
         """A term starts."""
         state = self.state
-        begun = TermStarted(nonce="0" * 32, host="h", build="b", state=snapshot.digest(state), gap_us=gap_us)
+        begun = TermStarted(
+            nonce="0" * 32, host="h", build="b", state=snapshot.digest(state), schema=snapshot.SCHEMA, gap_us=gap_us
+        )
         cycle = self._cycle(state.term + 1, state.at_us + S + gap_us, (), (), begun)
         self.engine.fold(cycle)
         self._record(cycle)

@@ -82,7 +82,7 @@ def record(number: int, previous: bytes | None, inputs: tuple[bytes, ...], start
 
 
 def test_r8_a_log_with_one_entry_that_does_not_decode_starts_without_that_job_and_with_the_others() -> None:
-    started = TermStarted(nonce="0" * 32, host="h", build="b", state=snapshot.digest(Core(CELL).state))
+    started = TermStarted(nonce="0" * 32, host="h", build="b", state=snapshot.digest(Core(CELL).state), schema=snapshot.SCHEMA)
     broken = encode_entry(submitted(7)).replace(b'"user":"u"', b'"user":7')
     log = [record(1, None, (), started)]
     log.append(record(2, log[0], (encode_entry(node("n1")), broken, encode_entry(submitted(8)))))

@@ -31,6 +31,8 @@ class TermStarted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     build: Label
     state: Digest
     """Digest of the state before this record."""
+    schema: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
+    """Of the bytes whose digest that is: builds of another schema cannot compare it. Before this was said it was 2."""
     gap_us: Micros = 0
     """How long nobody led; deadlines that judge others move by it."""
 

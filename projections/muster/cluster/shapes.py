@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from muster.events.codec import encode
 from muster.events.jobs import GroupRequest, JobRequest, Requirement, Toleration
 from muster.events.nodes import Taint
 
@@ -54,8 +53,7 @@ class Shape:
         self.share: bool = not group.gpus and bool(group.gpu_milli or group.gpu_memory_mib)
         """Whether a task takes a part of one device."""
         self.needs_device: bool = bool(group.gpus) or self.share
-        plain = encode(msgspec.structs.replace(group, name="task", count=1, min=1))
-        self.key: str = hashlib.blake2b(plain, digest_size=8).hexdigest()
+        self.key: str = hashlib.blake2b(_plain(group), digest_size=8).hexdigest()
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether a task puts up with this taint."""
@@ -74,6 +72,32 @@ class Shape:
         """
         memory = device_memory_mib or 1
         return self.gpu_milli * memory if self.gpu_milli else self.gpu_memory_mib * 1000
+
+
+_ALWAYS: Final = frozenset(
+    (
+        "name",
+        "count",
+        "min",
+        "cpu_milli",
+        "memory_mib",
+        "disk_mib",
+        "gpus",
+        "gpu_milli",
+        "gpu_memory_mib",
+        "gpu_models",
+        "selector",
+        "tolerations",
+    )
+)
+"""The fields that requests had at first. Later ones count only where they say something, so that the names of shapes stay."""
+_DEFAULTS: Final = msgspec.to_builtins(GroupRequest())
+
+
+def _plain(group: GroupRequest) -> bytes:
+    """The canonical request without its name and its counts."""
+    said = msgspec.to_builtins(msgspec.structs.replace(group, name="task", count=1, min=1))
+    return msgspec.json.encode({name: value for name, value in said.items() if name in _ALWAYS or value != _DEFAULTS[name]})
 
 
 class Gang:

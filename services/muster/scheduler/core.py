@@ -102,7 +102,8 @@ class Core:
         """
         check(self._pending is None, "a record is in flight")
         state = self.engine.state
-        started = TermStarted(nonce=nonce, host=host, build=build, state=snapshot.digest(state), gap_us=gap_us)
+        digest, schema = snapshot.digest(state), snapshot.SCHEMA
+        started = TermStarted(nonce=nonce, host=host, build=build, state=digest, schema=schema, gap_us=gap_us)
         self._pending = encode_cycle(self._record(self.head.term + 1, max(at_us, state.at_us), started))
         self._folded = False
         return self._pending

@@ -12,7 +12,7 @@ from muster.engine.step import Engine
 from muster.events.base import Event
 from muster.events.codec import decode_cycle, decode_envelope, digest, encode_cycle
 from muster.events.decisions import InstanceBound, InstanceStarted
-from muster.events.record import Cycle, Envelope
+from muster.events.record import Cycle, Envelope, TermStarted
 from muster.log.sqlite import SqliteLog
 from muster.replay.audit import Audited, audit
 from muster.replay.travel import fold_to
@@ -125,6 +125,24 @@ def test_a_state_that_differs_at_the_start_of_a_term_is_found() -> None:
     assert difference is not None
     assert difference.number == 3
     assert "digest" in difference.what
+
+
+def test_a_state_of_another_schema_is_not_compared_and_that_is_said_while_every_decision_is() -> None:
+    records = history()
+    started = decode_cycle(records[0]).started
+    assert started is not None
+    older = msgspec.structs.replace(started, state="0" * 64, schema=snapshot.SCHEMA - 1)
+    found = judge(altered(records, 0, started=older))
+    assert found.difference is None
+    assert (found.decisions, found.terms, found.foreign) == (3, 1, 1)
+    assert "at 1 of 1 starts of a term the state is in another schema and was not compared" in str(found)
+    assert judge(altered(altered(records, 0, started=older), 2, decisions=())).difference is not None
+
+
+def test_a_record_that_says_no_schema_is_of_the_first_that_was_recorded() -> None:
+    text = msgspec.json.encode(TermStarted(nonce="0" * 32, host="h", build="b", state="0" * 64))
+    del (fields := msgspec.json.decode(text))["schema"]
+    assert msgspec.json.decode(msgspec.json.encode(fields), type=TermStarted).schema == 2
 
 
 def test_an_engine_that_decides_otherwise_is_found() -> None:
