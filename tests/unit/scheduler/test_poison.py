@@ -141,7 +141,7 @@ def test_only_the_message_that_was_taken_alone_is_suspected(tmp_path: Path) -> N
     assert not mark.careful({JOBS: 3})
 
 
-@pytest.mark.parametrize("content", [b"", b"1", b"1[", b"1[1,2,3]\n", b"\x00" * 50, b"1\xd2X\x04;\xba\x15\x7f\x00\x85\xfe\xfa\x97`N\xdb\xf2\xa6"])
+@pytest.mark.parametrize("content", [b"", b"1", b"1[", b"1[1,2,3]\n", b"\x00" * 50, b"1\xd2X\x04;\xba\x15"])
 def test_a_mark_that_cannot_be_read_means_that_nobody_died(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mark"
     path.write_bytes(content)
