@@ -166,9 +166,16 @@ def test_whoever_has_no_token_keeps_nobody_out_who_has_one(guarded: Guarded) -> 
 
 @pytest.mark.parametrize(
     ("fields", "field"),
-    [({"user": "ada"}, "user"), ({"queue": "other"}, "queue"), ({"priority": 11}, "request.priority")],
+    [
+        ({"user": "ada"}, "user"),
+        ({"queue": "other"}, "queue"),
+        ({"priority": 11}, "request.priority"),
+        ({"after": [{"job": ADA}]}, "request.after"),
+    ],
 )
-def test_a_user_submits_as_nobody_else_nowhere_else_and_no_higher(guarded: Guarded, fields: dict[str, Any], field: str) -> None:
+def test_a_user_submits_as_nobody_else_nowhere_else_no_higher_and_after_nobody_elses(
+    guarded: Guarded, fields: dict[str, Any], field: str
+) -> None:
     bob = guarded.headers("submit")
     body = job("bobs", **{"user": "bob", **fields})
     for answer in (

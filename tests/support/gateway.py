@@ -36,7 +36,7 @@ def job(
 ) -> dict[str, Any]:
     """The body of a submission: one task of one GPU unless `groups` says otherwise."""
     request: dict[str, Any] = {"groups": fields.pop("groups", [{"gpus": 1}])}
-    for key in ("priority", "array"):
+    for key in ("priority", "array", "after"):
         if key in fields:
             request[key] = fields.pop(key)
     return {"job": id or job_id(), "name": name, "user": user, "request": request, "run": {"command": list(command)}, **fields}

@@ -10,7 +10,7 @@ import msgspec
 from muster.client.errors import Refused
 from muster.client.ids import new_id
 from muster.events.codec import Malformed, decode_input, encode_entry
-from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.events.jobs import Dependency, GroupRequest, JobRequest, JobRun, JobSubmitted
 
 
 def new_job(
@@ -32,6 +32,8 @@ def new_job(
     disk_mib: int = 0,
     priority: int = 0,
     array: int | None = None,
+    at_once: int | None = None,
+    after: Sequence[str | Dependency] = (),
     max_retries: int = 0,
     time_limit_s: int | None = None,
     grace_s: int = 0,
@@ -45,6 +47,8 @@ def new_job(
         user: whose job it is; empty means whoever runs this program.
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
         array: so many instances, each with `count` tasks.
+        at_once: with `array`, so many of its instances at once.
+        after: ids of jobs that must have finished first; a `Dependency` says what else must have come of one.
         time_limit_s: from the start of an attempt.
         grace_s: between the notice and the kill.
 
@@ -66,6 +70,8 @@ def new_job(
         groups=(GroupRequest(**group),),  # type: ignore[arg-type]  # a mapping forgets which field has which type
         priority=priority,
         array=array,
+        at_once=msgspec.UNSET if at_once is None else at_once,
+        after=tuple([each if isinstance(each, Dependency) else Dependency(job=each) for each in after]) or msgspec.UNSET,
         max_retries=max_retries,
         time_limit_us=None if time_limit_s is None else time_limit_s * 1_000_000,
         grace_us=grace_s * 1_000_000,

@@ -310,6 +310,8 @@ def check_submission(event: JobSubmitted) -> None:
     """
     check_request(event.request)
     check_run(event.run)
+    if any(condition.job == event.job for condition in event.request.after or ()):
+        raise Malformed("request.after names the job itself")
 
 
 def check_request(request: JobRequest) -> None:
@@ -335,6 +337,8 @@ def check_request(request: JobRequest) -> None:
         raise Malformed("request.groups: at least one group needs a min of 1")
     if len(names) != len(dict.fromkeys(names)):
         raise Malformed("request.groups: two groups have one name")
+    if request.at_once and request.array is None:
+        raise Malformed("request.at_once says how many elements of an array may run at once, and there is no array")
     if request.success and request.success not in names:
         raise Malformed(f"request.success names the group {request.success!r}, which is not there")
     if any(group.name == request.success and not group.min for group in request.groups):

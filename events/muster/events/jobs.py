@@ -6,7 +6,7 @@ into it.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.events.base import (
     GROUPS_MAX,
@@ -70,6 +70,17 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
 
 
+class Dependency(Part, frozen=True, kw_only=True):
+    """Another job, and what must have come of it before this one may be placed.
+
+    `started`: every instance of it started once, or ended; `ended`: it is over; `finished`: it is over and all of it
+    finished; `failed`: it is over and something of it did not finish.
+    """
+
+    job: JobKey
+    when: Literal["started", "ended", "finished", "failed"] = "finished"
+
+
 class JobRequest(Part, frozen=True, kw_only=True):
     """All that decisions read of a job."""
 
@@ -78,6 +89,10 @@ class JobRequest(Part, frozen=True, kw_only=True):
     preemptible: bool = True
     array: TaskCount | None = None
     """How many elements; None means one instance. Elements are numbered from 0."""
+    at_once: TaskCount | UnsetType = UNSET
+    """With `array`: so many of its elements run, start or wait to be placed at once; the others come after them, in order."""
+    after: Annotated[tuple[Dependency, ...], Meta(max_length=64)] | UnsetType = UNSET
+    """All of these must hold before anything of it is placed. What can never hold rejects it."""
     max_retries: Annotated[int, Meta(ge=0, le=1000)] = 0
     """Attempts that failed by the job's own fault and are tried again; losses of nodes and devices are not counted."""
     time_limit_us: Micros | None = None

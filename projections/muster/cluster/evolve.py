@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from muster.cluster import evolve_jobs, evolve_nodes, evolve_nominations
+from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -92,6 +92,8 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
         if not job.open:  # the gap may be a wall clock that was set forward: repeats are still told by the job being known
             job.over_us += gap_us
             evolve_jobs.set_forget(state, job)
+        elif job.held:
+            dependencies.set_timer(state, job)
         for instance in job.instances:
             attempt = instance.attempt
             if attempt is not None and attempt.phase == "prepare":
@@ -115,6 +117,8 @@ def _policy_set(state: State, event: PolicySet) -> None:
     for job in state.jobs.values():
         if not job.open:
             evolve_jobs.set_forget(state, job)
+        elif job.held:
+            dependencies.set_timer(state, job)
         for instance in job.instances:
             if instance.attempt is not None:
                 evolve_jobs.set_immune(state, instance.attempt)

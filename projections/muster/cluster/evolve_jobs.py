@@ -7,6 +7,7 @@ and emptied by the decision.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from muster.cluster import dependencies
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
 from muster.cluster.shapes import intern_gang
@@ -49,10 +50,14 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
         state.at_us,
     )
     state.arrived.append(job)
-    pending = state.pending
-    for instance in job.instances:
-        pending.add(instance, nominated=False)
     state.pending_total += len(job.instances)
+    if state.dependents or request.after:
+        dependencies.hold(state, job)
+        if job.held:
+            return
+    pending = state.pending
+    for instance in job.instances if job.next == len(job.instances) else job.instances[: job.next]:
+        pending.add(instance, nominated=False)
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -225,7 +230,10 @@ def _job_rejected(state: State, event: JobRejected) -> None:
     if job is None:
         broken(f"JobRejected names job {event.job}, which is not there")
     job.rejected = event.reason
+    check(job.open > 0, f"JobRejected names job {event.job}, which is over")
     for instance in job.instances:
+        if instance.phase == "cancelled":
+            continue
         check(instance.phase == "pending", f"JobRejected names job {event.job}, which is {instance.phase}")
         _leave_pending(state, instance)
         _end(state, instance, "rejected", event.reason)
@@ -298,6 +306,10 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     at_us = attempt.started_us = state.at_us
     instance = attempt.instance
     instance.phase = "running"
+    if not instance.ran:
+        instance.ran = True
+        if state.dependents and instance.job.id in state.dependents:
+            _look(state, instance.job)
     if instance.start_failures:
         instance.start_failures = 0
     held = attempt.held
@@ -443,9 +455,34 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     at_us = instance.ended_us = state.at_us
     state.todo.pop(instance, None)
     job.open -= 1
+    if job.next < len(job.instances) and instance.index < job.next:
+        _next_in_play(state, job)
     if not job.open:
         job.over_us = at_us
         state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
+        if job.held:
+            dependencies.let_go(state, job)
+    if state.dependents and job.id in state.dependents:
+        _look(state, job)
+
+
+def _next_in_play(state: State, job: Job) -> None:
+    """One of its instances that was in play is over: the next that is not takes its turn."""
+    while job.next < len(job.instances):
+        instance = job.instances[job.next]
+        job.next += 1
+        if instance.phase not in TERMINAL:
+            if not job.held:
+                enqueue(state, instance)
+            return
+
+
+def _look(state: State, job: Job) -> None:
+    """It started or ended: some may have waited for that."""
+    for free in dependencies.look(state, job):
+        for instance in free.instances[: free.next]:
+            if instance.phase == "pending":
+                enqueue(state, instance)
 
 
 def set_forget(state: State, job: Job) -> None:

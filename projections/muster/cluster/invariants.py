@@ -38,6 +38,9 @@ def check_rebuild(state: State) -> None:
     other = snapshot.decode(data)
     check(snapshot.encode(other) == data, "the state rebuilt from its snapshot has other bytes")
     to_do = [sorted([instance.key for instance in each.todo]) for each in (state, other)]
+    check(state.dependents == other.dependents, f"waited for: {state.dependents}, rebuilt {other.dependents}")
+    in_play = [[(job.id, job.next) for job in each.jobs.values() if job.request.at_once] for each in (state, other)]
+    check(sorted(in_play[0]) == sorted(in_play[1]), f"in play: {in_play[0]}, rebuilt {in_play[1]}")
     check(to_do[0] == to_do[1], f"to do: {to_do[0]}, rebuilt {to_do[1]}")
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
     running, anew = _running(state), _running(other)
@@ -64,6 +67,12 @@ def _running(state: State) -> dict[tuple[str, int], int]:
 def _check_job(state: State, job: Job) -> None:
     still = sum([instance.phase not in TERMINAL for instance in job.instances])
     check(job.open == still, f"{job.id}: {job.open} instances counted as open, {still} are")
+    for condition in job.held:
+        check(job.id in state.dependents[condition.job], f"{job.id} waits for {condition.job}, which does not know of it")
+    most = job.request.at_once
+    live = sum([instance.attempt is not None or instance.waits is not None for instance in job.instances])
+    check(not most or live <= most, f"{job.id}: {live} of its elements are in play, {most} may be")
+    check(not job.held or not live, f"{job.id} waits for another, and {live} of its instances are in play")
     for instance in job.instances:
         name = f"{job.id}/{instance.index}"
         attempt = instance.attempt

@@ -10,7 +10,7 @@ import msgspec
 
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Gang, Shape
-from muster.events.jobs import JobRequest, JobRun
+from muster.events.jobs import Dependency, JobRequest, JobRun
 
 if TYPE_CHECKING:
     from muster.cluster.queues import PendingClass
@@ -127,6 +127,8 @@ class Instance(Kept):
     code: int = 0
     waits: "PendingClass | None" = None
     """The class of the pending queue in which it stands, if it does."""
+    ran: bool = False
+    """It was started at least once."""
 
 
 class Job(Kept):
@@ -150,6 +152,10 @@ class Job(Kept):
     over_us: int = 0
     """When its last instance ended, later by what nobody led since; 0 before."""
     rejected: str = ""
+    held: tuple[Dependency, ...] = ()
+    """What does not hold yet and must, before anything of it is placed (`muster.cluster.dependencies`)."""
+    next: int = 0
+    """The first instance that is not in play yet: with `at_once`, those from here on wait for earlier ones to end."""
 
 
 def job_of(
@@ -160,7 +166,9 @@ def job_of(
     if array is None:
         job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, 1)
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
+        job.next = 1
         return job
     job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array)
     job.instances = [Instance(job, index, (id, index), (*place, index)) for index in range(array)]
+    job.next = min(array, request.at_once or array)
     return job

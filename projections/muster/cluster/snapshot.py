@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from muster.cluster import dependencies
 from muster.cluster.evolve_jobs import count_running, enqueue, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
@@ -21,12 +22,12 @@ from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
 from muster.events.decisions import AttemptRef, Placement
-from muster.events.jobs import JobRequest, JobRun
+from muster.events.jobs import Dependency, JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Goes up with every change of what is below, or of the requests, specs and policy in it, by which a state has other bytes.
 
 A snapshot of another schema is not read, and the digests of states in records of another schema are not compared; after
@@ -116,6 +117,7 @@ class _Instance(_Row):
     reason: str
     code: int
     attempt: _Attempt | None
+    ran: bool
 
 
 class _Job(_Row):
@@ -131,6 +133,7 @@ class _Job(_Row):
     avoid: tuple[str, ...]
     over_us: int
     rejected: str
+    held: tuple[Dependency, ...]
     instances: tuple[_Instance, ...]
 
 
@@ -249,7 +252,7 @@ def decode(data: bytes) -> State:
                 item.until_us,
             ),
         )
-    _reindex(state)
+    _reindex(state, [row for row in snapshot.jobs if row.held])
     return state
 
 
@@ -307,6 +310,7 @@ def _job_out(state: State, job: Job) -> _Job:
         job.avoid,
         job.over_us,
         job.rejected,
+        job.held,
         tuple([_instance_out(state, instance) for instance in job.instances]),
     )
 
@@ -324,6 +328,7 @@ def _instance_out(state: State, instance: Instance) -> _Instance:
         instance.reason,
         instance.code,
         None if attempt is None else _attempt_out(attempt),
+        instance.ran,
     )
 
 
@@ -429,6 +434,8 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
             item.ended_us,
             item.reason,
             item.code,
+            None,
+            item.ran,
         )
         job.instances.append(instance)
         if item.phase not in TERMINAL:
@@ -436,6 +443,19 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
         if item.attempt is not None:
             instance.attempt = _attempt_in(state, instance, item.attempt, gone)
             set_immune(state, instance.attempt)
+    job.next = _in_play(job)
+
+
+def _in_play(job: Job) -> int:
+    """The first instance that is not in play yet: those in play are as many of the first that are not over as may be."""
+    left = job.request.at_once
+    if left:
+        for instance in job.instances:
+            if instance.phase not in TERMINAL:
+                left -= 1
+                if not left:
+                    return instance.index + 1
+    return len(job.instances)
 
 
 def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str, Node]) -> Attempt:
@@ -471,19 +491,22 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
     return attempt
 
 
-def _reindex(state: State) -> None:
+def _reindex(state: State, held: list[_Job]) -> None:
     """Everything that follows from the rest."""
     over = [job for job in state.jobs.values() if not job.open]
     over.sort(key=attrgetter("over_us"))  # timers that are set in order cost least
     after_us, forget = state.policy.forget_after_us, state.timers.forget
     for job in over:
         forget.set_first(job, job.over_us + after_us)
+    for row in held:
+        dependencies.rehold(state, state.jobs[row.id], row.held)
     for job in state.jobs.values():
         for instance in job.instances:
             attempt = instance.attempt
             if instance.phase == "pending":
                 state.pending_total += 1
-                enqueue(state, instance)
+                if instance.index < job.next and not job.held:
+                    enqueue(state, instance)
             if attempt is not None:
                 _reindex_attempt(state, attempt)
             elif instance.cancelling and instance.phase == "pending":

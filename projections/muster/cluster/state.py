@@ -43,6 +43,8 @@ class State:
         "cell",
         "deferred",
         "degraded",
+        "dependents",
+        "hopeless",
         "index",
         "jobs",
         "lease_until_us",
@@ -99,6 +101,10 @@ class State:
         """Rows heard again and not yet said to have returned."""
         self.degraded: dict[InstanceKey, None] = {}
         """Running instances that lost a member and wait for another."""
+        self.dependents: dict[str, dict[str, None]] = {}
+        """By job, which other jobs wait for something to come of it."""
+        self.hopeless: dict[Job, None] = {}
+        """Jobs that wait for what can never be."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
         self.wakes = 0

@@ -133,7 +133,7 @@ class Lane(Generic[Owner]):
 class Timers:
     """All timers of a state."""
 
-    __slots__ = ("backoff", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
+    __slots__ = ("backoff", "dependency", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
 
     def __init__(self) -> None:
         self.ready: Lane[Instance] = Lane(lambda instance: ("attempt", *instance.key))
@@ -143,6 +143,8 @@ class Timers:
         self.backoff: Lane[Instance] = Lane(lambda instance: ("backoff", *instance.key))
         self.immune: Lane[Instance] = Lane(lambda instance: ("immune", *instance.key))
         self.forget: Lane[Job] = Lane(lambda job: ("forget", job.id, 0))
+        self.dependency: Lane[Job] = Lane(lambda job: ("dependency", job.id, 0))
+        """When a job for which it waits, and which is not known, can come no more."""
         self.node: Lane[Node] = Lane(lambda node: ("node", node.name, node.row))
         self.nomination: Lane[tuple[str, int]] = Lane(lambda key: ("nomination", *key))
         self.lanes: tuple[Lane[Any], ...] = (
@@ -151,6 +153,7 @@ class Timers:
             self.backoff,
             self.immune,
             self.forget,
+            self.dependency,
             self.node,
             self.nomination,
         )

@@ -36,6 +36,11 @@ Preemptible = Annotated[
     ),
 ]
 Array = Annotated[int | None, _option("array", "N", "So many elements, each a whole instance.", _JOB)]
+AtOnce = Annotated[int | None, _option("at-once", "N", "So many elements of the array at once.", _JOB)]
+After = Annotated[
+    list[str] | None,
+    _option("after", "[WHEN:]JOB", "Wait until JOB has finished, ended, failed or started (WHEN; else finished); repeat.", _JOB),
+]
 MaxRetries = Annotated[int | None, _option("max-retries", "N", "How often a failed attempt is tried again.", _JOB)]
 TimeLimit = Annotated[str | None, _option("time-limit", "SPAN", "From the start of an attempt: 90, 30m, 12h, 2d.", _JOB)]
 Grace = Annotated[str | None, _option("grace", "SPAN", "From SIGTERM to SIGKILL.", _JOB)]

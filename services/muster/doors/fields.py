@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from muster.doors.dependencies import read_after, write_after
 from muster.doors.quantities import read_cpu, read_memory, read_share, read_span
 from muster.events.base import GROUPS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
@@ -231,6 +232,16 @@ REQUEST_FIELDS = (
     _field("priority", JobRequest, "priority", "whole number", "Higher goes first, in its queue."),
     _field("preemptible", JobRequest, "preemptible", "true, false", "Whether a higher job may take its place.", Value.boolean),
     _field("array", JobRequest, "array", "whole number", "So many elements, each a whole instance of the job.", _array),
+    _field("at_once", JobRequest, "at_once", "whole number", "With `array`: so many elements at once, in their order."),
+    _field(
+        "after",
+        JobRequest,
+        "after",
+        "text or list",
+        "The jobs for which it waits: `JOB` or `finished:JOB`, `ended:JOB`, `failed:JOB`, `started:JOB`.",
+        read_after,
+        write_after,
+    ),
     _field(
         "max_retries",
         JobRequest,

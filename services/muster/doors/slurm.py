@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+import msgspec
+
 from muster.doors.arrays import BadArray, read_array, write_array
+from muster.doors.dependencies import slurm_after
 from muster.doors.errors import DoorError, quoted
 from muster.doors.hostlist import BadHostlist, expand
 from muster.doors.names import ARRAY, DOOR
@@ -78,7 +81,7 @@ def _job(said: dict[str, Said], command: tuple[str, ...], file: str, origin: Ori
             raise said["job-name"].error(f"must hold a letter or a digit, not {quoted(given)}")
         name = "sbatch"
     queue, partition = _queue(said, origin, notices)
-    indices = _array(said, notices)
+    indices, at_once = _array(said)
     directory = _directory(said, origin)
     usual_output = "slurm-%j.out" if indices is None else "slurm-%A_%a.out"
     environment = _exported(said, origin, notices)
@@ -95,6 +98,8 @@ def _job(said: dict[str, Said], command: tuple[str, ...], file: str, origin: Ori
         groups=_groups(layout, _selector(said)),
         priority=_priority(said, notices),
         array=len(indices) if indices is not None else None,
+        at_once=at_once or msgspec.UNSET,
+        after=(slurm_after(said["dependency"], notices) if "dependency" in said else ()) or msgspec.UNSET,
         time_limit_us=_read(said["time"], read_time_us) if "time" in said else None,
         grace_us=GRACE_US,
         success="batch" if layout.nodes > 1 else "",
@@ -160,14 +165,12 @@ def _queue(said: dict[str, Said], origin: Origin, notices: Notices) -> tuple[str
     return slug(names[0]), names[0]
 
 
-def _array(said: dict[str, Said], notices: Notices) -> list[int] | None:
+def _array(said: dict[str, Said]) -> tuple[list[int] | None, int]:
+    """The indices, and how many of them may run at once; 0 where all may."""
     if "array" not in said:
-        return None
-    one = said["array"]
-    indices, at_once = _read(one, read_array)
-    if at_once and at_once < len(indices):
-        notices.add(one.line, one.spelled, f"%{at_once} is not honoured: all {len(indices)} elements may run at once")
-    return indices
+        return None, 0
+    indices, at_once = _read(said["array"], read_array)
+    return indices, min(at_once, len(indices))
 
 
 def _array_variables(indices: list[int] | None) -> dict[str, str]:

@@ -108,7 +108,7 @@ OPTIONS = (
     Option("cpu-freq", "", NEEDS, "the frequency of a core is left alone"),
     Option("deadline", "", NEEDS, _LATER),
     Option("delay-boot", "", NEEDS, "nodes are not booted"),
-    Option("dependency", "d", NEEDS, "the job waits for no other: " + _LATER),
+    Option("dependency", "d"),
     Option("distribution", "m", NEEDS, "ranks are numbered node by node"),
     Option("exclusive", "", MAY, "others may share the nodes: " + _LATER),
     Option("export-file", "", NEEDS, "variables are said with --export"),

@@ -4,8 +4,11 @@ The nodes are told apart by the first thing that keeps a task off each: the filt
 is not free. Nothing here decides; asking changes nothing.
 """
 
+from collections import Counter
+
 import msgspec
 
+from muster.cluster.dependencies import HOPES
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.jobs import TERMINAL, Instance
 from muster.cluster.nodes import Node
@@ -59,6 +62,8 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         return _answer(state, instance, (), False, _not_pending(state, instance), ())
     placer = placer or Placer(state)
     registered = state.ledger.registered.bit_count()
+    if waits := _waits_for(state, instance):
+        return _answer(state, instance, (), False, f"pending: {waits[0]}", tuple(waits))
     reasons: list[Reason] = []
     lines: list[str] = []
     never = False
@@ -115,6 +120,28 @@ def _answer(
         summary=summary,
         lines=(f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,),
     )
+
+
+def _waits_for(state: State, instance: Instance) -> list[str]:
+    """The other jobs, and the earlier elements of its own, before which it is not looked at."""
+    job = instance.job
+    found = []
+    for condition in job.held:
+        other = state.jobs.get(condition.job)
+        if other is None:
+            now = "is not known yet"
+        else:
+            phases = Counter(one.phase for one in other.instances)
+            now = "is " + ", ".join(
+                [f"{phase} ({count})" if len(phases) > 1 else phase for phase, count in sorted(phases.items())]
+            )
+        found.append(f"it waits until job {condition.job} {HOPES[condition.when]}, which {now}")
+    if instance.index >= job.next:
+        found.append(
+            f"{job.request.at_once} elements of the job may be in play at once: it comes after element {job.next - 1}, when "
+            f"{instance.index - job.next + 1} more have ended"
+        )
+    return found
 
 
 def _not_pending(state: State, instance: Instance) -> str:

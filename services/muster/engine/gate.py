@@ -3,6 +3,7 @@
 It is asked once a job, in the cycle of its submission. That no node is large enough today is no reason: nodes come.
 """
 
+from muster.cluster.dependencies import cycle
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
 
@@ -12,6 +13,9 @@ def gate(state: State, job: Job) -> str:
     queues = state.policy.queues
     if job.queue not in queues:
         return f"queue {job.queue!r} does not exist; there are: {', '.join(queues)}"
+    way = cycle(state, job)
+    if way:
+        return f"it waits for itself: {' after '.join(way)}"[:1024]
     if job.gang.tasks > state.policy.placements_max:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:

@@ -1,14 +1,16 @@
 """What becomes of an instance to which something happened. One decision at a time; the caller asks until there is none."""
 
+from muster.cluster import dependencies
 from muster.cluster.evolve_jobs import succeeded
 from muster.cluster.evolve_nodes import broken_place
-from muster.cluster.jobs import Attempt, Fault, Instance
+from muster.cluster.jobs import Attempt, Fault, Instance, Job
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.decisions import (
     AttemptEnded,
     InstanceEnded,
     InstanceStarted,
+    JobRejected,
     MemberLost,
     NominationEnded,
     StopOrdered,
@@ -65,6 +67,11 @@ def overdue(state: State, instance: Instance) -> Event | None:
         if limit is not None and attempt.started_us + limit <= now:
             return _leave(state, attempt, "time-limit", "", 0)
     return None
+
+
+def hopeless(state: State, job: Job) -> Event:
+    """What it waits for can never be: it will never run."""
+    return JobRejected(job=job.id, reason=dependencies.hopeless(state, job))
 
 
 def _waiting(state: State, instance: Instance) -> Event | None:

@@ -70,6 +70,8 @@ class Engine:
         state = self.state
         emitter = Emitter(state)
         for job in state.arrived:
+            if not job.open:
+                continue  # it waited for a job that was rejected just now
             reason = gate(state, job)
             if reason:
                 emitter.emit(JobRejected(job=job.id, reason=reason))
@@ -85,7 +87,7 @@ class Engine:
         if not emitter.full:
             Pass(state, self._placer_for(state.policy), emitter).run()
         emitter.close()
-        check(state.more or not state.todo, "something was to be decided, and nothing was")
+        check(state.more or not (state.todo or state.hopeless), "something was to be decided, and nothing was")
         return emitter.decisions
 
     def _returned(self, emitter: Emitter) -> None:
@@ -115,6 +117,8 @@ class Engine:
                 decision = liveness.due(state, node) if state.ledger.nodes[number] is node else None
             elif what == "attempt":
                 decision = lifecycle.overdue(state, owner)
+            elif what == "dependency":
+                decision = lifecycle.hopeless(state, owner)
             elif what == "nomination" and (name, number) in state.nominations:
                 decision = NominationEnded(job=name, instance=number, reason="deadline")
             if decision is not None:
@@ -124,7 +128,12 @@ class Engine:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
         next_decision = lifecycle.next_decision
-        while state.todo and not emitter.full:
+        while (state.todo or state.hopeless) and not emitter.full:
+            for job in sorted(state.hopeless, key=_place):
+                if emitter.full:
+                    return
+                if job in state.hopeless:
+                    emitter.emit(lifecycle.hopeless(state, job))
             for instance in sorted(state.todo, key=_key):
                 if emitter.full:
                     return
@@ -143,6 +152,7 @@ class Engine:
 
 
 _key = attrgetter("key")
+_place = attrgetter("place")
 
 
 def _is_due(state: State) -> bool:

@@ -1,6 +1,7 @@
 """Jobs over HTTP: submitting, looking, explaining, cancelling, changing priority."""
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -105,6 +106,7 @@ async def submit_many(request: Any3) -> Response[bytes]:
     gateway = of(request)
     for event, _ in taken:
         _allow(gateway, who, event, len(taken))
+        await _allow_after(gateway, who, event)
     waiting = [gateway.intake.begin_job(data, event.job) for event, data in taken]
     await gateway.intake.durable(waiting)
     return answered(msgspec.json.encode([await _became(gateway, who, event.job) for event, _ in taken]), 202)
@@ -250,6 +252,7 @@ async def take(gateway: Gateway, who: Caller, body: bytes) -> bytes:
     except Malformed as error:
         raise malformed(error) from None
     _allow(gateway, who, event, 1)
+    await _allow_after(gateway, who, event)
     await gateway.intake.job(data, event.job)
     became = await _became(gateway, who, event.job)
     if became.state == "refused":
@@ -310,6 +313,18 @@ def _allow(gateway: Gateway, who: Caller, event: JobSubmitted, count: int) -> No
         if open_jobs + count > token.jobs_max:
             detail = f"{event.user} has {open_jobs} jobs that are not over; this token allows {token.jobs_max}"
             raise Refused(429, detail, headers={"Retry-After": "60"})
+
+
+async def _allow_after(gateway: Gateway, who: Caller, event: JobSubmitted) -> None:
+    """Refuse to wait for a job that the caller may not see: when that starts and how it ends is nobody else's business.
+
+    Raises:
+        Refused: 403.
+    """
+    for condition in event.request.after or ():
+        found = await gateway.live.read(partial(_recorded, job=condition.job))
+        if found is not None and not who.sees(found[1]):
+            raise Refused(403, f"request.after: you may not see the job {condition.job}", field="request.after")
 
 
 def _allow_priority(who: Caller, priority: int, field: str) -> None:

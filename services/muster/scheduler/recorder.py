@@ -19,6 +19,7 @@ from muster.engine.policies import unknown
 from muster.events.base import Event
 from muster.events.cloudevents import KINDS, Input, refusal
 from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
+from muster.events.ids import made_us
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.nodes import (
     DeviceHealthChanged,
@@ -423,16 +424,10 @@ def _check_age(job: str, appended_us: int, too_old_us: int) -> None:
     Raises:
         Malformed: it is too old.
     """
-    if len(job) == 36 and job[14] == "7" and job[8] == job[13] == "-":
-        try:
-            made_us = 1000 * int(job[:8] + job[9:13], 16)
-        except ValueError:
-            return
-        age_us = appended_us - made_us
-        if age_us > too_old_us:
-            raise Malformed(
-                f"job: the id was {age_us // 1_000_000} s old when it arrived; at most {too_old_us // 1_000_000} s are taken"
-            )
+    made = made_us(job)
+    if made is not None and appended_us - made > too_old_us:
+        age_s = (appended_us - made) // 1_000_000
+        raise Malformed(f"job: the id was {age_s} s old when it arrived; at most {too_old_us // 1_000_000} s are taken")
 
 
 def _digits(at_ms: int) -> str:

@@ -10,6 +10,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     terminal    nothing is decided about what is over; what is cancelled is not bound
     attempt     attempts count 1, 2, 3 ...; an instance has one at a time; a decision names the current one
     too-early   not bound before `not_before_us`
+    waits       not bound before what its job waits for has come, nor beside more elements than may run at once
     gang        ranks valid, once, the first of their group; each group between its min and its count
     node        the node is there, heard, not cordoned, drained, fenced, quarantined or avoided; taints and selector
     device      as many as asked for, distinct, present, healthy, of a model and memory that will do
@@ -41,6 +42,7 @@ from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
+from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
 
 
@@ -207,11 +209,13 @@ class Judge:
         job = self.world.jobs.get(event.job)
         self._check(job is not None, "unknown", "there is no such job")
         instances = job.instances if job is not None else []
-        tried = any(instance.attempts or instance.outcome for instance in instances)
-        self._check(not tried, "terminal", "it is rejected after it was bound or over")
+        tried = any(instance.attempts or instance.outcome not in ("", "cancelled") for instance in instances)
+        over = bool(instances) and all(instance.outcome for instance in instances)
+        self._check(not tried and not over, "terminal", "it is rejected after it was bound or over")
         for index, instance in enumerate(instances):
             self._unkept((event.job, index))
-            self.world.end_instance(instance, "rejected")
+            if not instance.outcome:
+                self.world.end_instance(instance, "rejected")
 
     def _unkept(self, key: InstanceKey) -> None:
         """Nothing may be kept any more for what is bound or over."""
@@ -224,6 +228,7 @@ class Judge:
         self._check(not instance.cancelled, "terminal", "it is bound although it was cancelled")
         early = world.at_us < instance.not_before_us
         self._check(not early, "too-early", f"it is bound at {world.at_us}, not before {instance.not_before_us}")
+        self._fault("waits", waiting_fault(world, instance))
         self._fault("gang", gang_fault(instance.job, event.placements))
         self._unkept((event.job, event.instance))
         instance.attempts = event.attempt
@@ -235,6 +240,7 @@ class Judge:
         right = attempt.phase == "starting" and not waiting and "start-failed" not in attempt.facts
         self._check(right, "started", f"it was {attempt.phase}, {attempt.holding()} tasks hold, not ready are {waiting[:8]}")
         attempt.phase, attempt.started_us = "running", self.world.at_us
+        attempt.instance.ran = True
 
     def _preempt(self, event: made.InstancePreempted, attempt: Attempt) -> None:
         world, victim, request = self.world, attempt.instance, attempt.instance.job.request
@@ -382,6 +388,8 @@ class Judge:
         for name in event.jobs:
             job = self.world.jobs.pop(name, None)
             over_us = job.over_us if job is not None else -1
+            if job is not None:
+                self.world.past[name] = outcome_of(job)
             due = 0 <= over_us <= self.world.at_us - self.world.policy.forget_after_us
             self._check(due, "forgotten", f"{name} is forgotten at {self.world.at_us}; it was over at {over_us}")
 

@@ -56,6 +56,7 @@ class Instance:
     retries: int = 0
     not_before_us: int = 0
     cancelled: bool = False  # somebody asked for it
+    ran: bool = False  # it was started once
     outcome: str = ""  # empty while it is not over
 
 
@@ -167,6 +168,7 @@ class World:
         self.free_rows: list[int] = []
         self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
         self.nominations: dict[InstanceKey, Nomination] = {}
+        self.past: dict[str, str] = {}  # what became of jobs that were forgotten: finished, failed
 
     @property
     def led_us(self) -> int:

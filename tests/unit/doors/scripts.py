@@ -84,8 +84,8 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "array-at-once": (
         "#!/bin/bash\n#SBATCH --array=[0-50]%5\n#SBATCH --output=out/%A_%a.txt\n#SBATCH --mem-per-cpu=1gb\n"
         "python run.py $SLURM_ARRAY_TASK_ID\n",
-        {"array": 51, "memory_mib": 1024, "output": "out/%A_%a.txt", "array_spec": "0-50"},
-        ["--array"],
+        {"array": 51, "at_once": 5, "memory_mib": 1024, "output": "out/%A_%a.txt", "array_spec": "0-50"},
+        [],
     ),
     "array-list": (
         "#!/bin/bash\n#SBATCH -a 1,3,7\n#SBATCH -t 1-20:00\nmodule purge\npython3 execute.py $SLURM_ARRAY_TASK_ID 30\n",
@@ -115,7 +115,7 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "short-with-equals": (
         "#!/bin/bash\n#SBATCH -o=slurm-%j.o\n#SBATCH --qos=6hours\n#SBATCH --array=1-409%20\nCOMMAND\n",
         {"output": "=slurm-%j.o", "array": 409},
-        ["-o", "--qos", "--array"],
+        ["-o", "--qos"],
     ),
     "whole-memory": (
         "#!/bin/bash\n#SBATCH --account=project_2001659\n#SBATCH --partition=gputest\n#SBATCH --nodes=1\n#SBATCH --ntasks=1\n"
@@ -149,7 +149,7 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "dependency-and-mail": (
         "#!/bin/bash\n#SBATCH --dependency=afterok:1234:1235,singleton\n#SBATCH --mail-type=END,FAIL,TIME_LIMIT\n"
         "#SBATCH --requeue\nhostname\n",
-        {"nodes": 1},
+        {"nodes": 1, "after": ["finished:1234", "finished:1235"]},
         ["--dependency", "--mail-type"],
     ),
     "unlimited": (
@@ -246,6 +246,8 @@ WRONG: dict[str, tuple[str, int, str, str]] = {
     "too-many-named": ("#!/bin/bash\n#SBATCH --nodelist=n[1-65]\nx\n", 2, "--nodelist", "at most 64"),
     "array": ("#!/bin/bash\n#SBATCH --array=a-b\nx\n", 2, "--array", "0-15"),
     "array-huge": ("#!/bin/bash\n#SBATCH --array=0-4000000\nx\n", 2, "--array", "100000"),
+    "dependency-on-nothing": ("#!/bin/bash\n#SBATCH --dependency=afterok\nx\n", 2, "--dependency", "afterok:JOB"),
+    "dependency-on-an-element": ("#!/bin/bash\n#SBATCH -d afterany:12_3\nx\n", 2, "-d", "whole jobs"),
     "array-none-at-once": ("#!/bin/bash\n#SBATCH --array=1-4%0\nx\n", 2, "--array", "from 1"),
     "two-types": ("#!/bin/bash\n#SBATCH --gres=gpu:a100:1,gpu:v100:1\nx\n", 2, "--gres", "one type"),
     "types-that-differ": ("#!/bin/bash\n#SBATCH --gres=gpu:a100:1\n#SBATCH --gpus=v100:1\nx\n", 3, "--gpus", "one type"),

@@ -18,7 +18,7 @@ from muster.doors.muster_file import job_document
 from muster.doors.reference import reference
 from muster.doors.writing import as_json, as_yaml
 from muster.events.codec import Malformed, check_submission
-from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
+from muster.events.jobs import Dependency, GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
 from tests.unit.doors.manifests import MANIFESTS
 from tests.unit.doors.scripts import SCRIPTS
 
@@ -291,11 +291,13 @@ def convert(capsys: Any, *arguments: str) -> tuple[int, str, str]:
 
 def test_convert_prints_a_job_file_and_names_what_is_not_honoured(tmp_path: Path, capsys: Any) -> None:
     script = tmp_path / "a.sbatch"
-    script.write_text(SCRIPTS["array-at-once"][0])
+    script.write_text("#!/bin/bash\n#SBATCH --begin=noon\n#SBATCH --array=[0-50]%5\n#SBATCH -d afterok:1:2\npython run.py\n")
     code, out, err = convert(capsys, str(script))
     assert code == 0
-    assert f"{script}:2: --array %5 is not honoured" in err
-    assert read(out)[0].request.array == 51
+    assert f"{script}:2: --begin 'noon' is not honoured" in err
+    request = read(out)[0].request
+    assert (request.array, request.at_once) == (51, 5)
+    assert request.after == (Dependency(job="1"), Dependency(job="2"))
     code, as_list, _ = convert(capsys, str(script), "--json", "--user", "bob", "--queue", "q")
     assert (read(as_list)[0].user, read(as_list)[0].queue) == ("bob", "q")
     code, out, err = convert(capsys, str(script), "--strict")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from muster.doors import DoorError, Opened, Origin, open_file
+from muster.doors.dependencies import write_after
 from muster.doors.names import door_names
 from muster.doors.slurm import read_script
 from muster.events.jobs import JobSubmitted
@@ -36,6 +37,8 @@ def summary(job: JobSubmitted) -> dict[str, Any]:
         "selector": [(one.op, len(one.values)) for one in group.selector],
         "time_s": None if limit is None else limit // 1_000_000,
         "array": job.request.array,
+        "at_once": job.request.at_once or None,
+        "after": write_after(job.request.after or ()),
         "array_spec": environment.get("MUSTER_ARRAY"),
         "priority": job.request.priority,
         "labels": job.request.labels,

@@ -180,8 +180,13 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         ("{at: 0, submit: {gpus: 1}}", "scene.yaml:6: steps[0].submit has a job without a name"),
         ("{at: 0, submit: {name: a, name: b}}", "scene.yaml:6: steps[0].submit.name stands twice"),
         (
-            "{at: 0, submit: {name: a, array: {count: 2, at_once: 1}}}",
-            "scene.yaml:6: steps[0].submit.array.at_once is not supported yet",
+            "{at: 0, submit: {name: a, array: {count: 2, every: 1}}}",
+            "scene.yaml:6: steps[0].submit.array.every is unknown: an array knows count, at_once",
+        ),
+        ("{at: 0, submit: {name: a, after_ok: b}}", "scene.yaml:6: steps[0].submit.after_ok names the job 'b', which is never"),
+        (
+            "{at: 0, submit: {name: a, after: a/1}}",
+            "scene.yaml:6: steps[0].submit.after must name jobs, not elements: 'a/1'",
         ),
         (
             "{at: 0, resize: {job: a, count: 2}}",

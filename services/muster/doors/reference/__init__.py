@@ -101,7 +101,8 @@ def _section(title: str, fields: Iterable[Field], about: str = "") -> str:
 def _usual(field: Field) -> str:
     value: Any = field.usual()
     if value is msgspec.UNSET:
-        return ""
+        left_out = any(one.name == field.target and one.default is msgspec.UNSET for one in msgspec.structs.fields(field.part))
+        return "none" if left_out else ""
     if isinstance(value, str) and field.default is not msgspec.UNSET:
         return f"`{value}`" if value == "count" else value
     if value is None or value in ("", (), {}) or field.target == "gpu_milli":

@@ -27,7 +27,6 @@ RESERVATIONS = "reservations and backfill"
 QUEUES = "the queue tree"
 IMAGES = "images and data sets"
 NUMA = "NUMA placement"
-DEPENDENCIES = "dependencies between jobs"
 CATALOGUE = "the device catalogue"
 
 NEVER = -1
@@ -66,6 +65,8 @@ class JobScene(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[str, int, int], ...]
     """Name, count and minimum of each group."""
     request: dict[str, Any]
+    after: tuple[tuple[str, str], ...] = ()
+    """Names of jobs for which it waits, and what must come of each. One that was not submitted yet is the next of its name."""
     stop_takes_us: int = 0
     runtime_us: int | None = None
     ready_takes_us: int = 0
@@ -215,14 +216,12 @@ _JOB_LATER = _TASK_LATER | {
     "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
     "deadline": RESERVATIONS,
-    "after": DEPENDENCIES,
-    "after_ok": DEPENDENCIES,
-    "after_any": DEPENDENCIES,
-    "after_fail": DEPENDENCIES,
     "budget": "disruption budgets",
     "elastic": ELASTIC,
     "exclusive": "exclusive nodes",
 }
+
+_AFTER = {"after": "started", "after_ok": "finished", "after_any": "ended", "after_fail": "failed"}
 
 _JOB_FIELDS = [
     "name",
@@ -243,6 +242,7 @@ _JOB_FIELDS = [
     "ready_takes",
     "labels",
     "groups",
+    *_AFTER,
 ]
 
 
@@ -269,6 +269,15 @@ def _later(value: Value, later: dict[str, str]) -> dict[str, str]:
     return later
 
 
+def _whole(value: Value, mentions: Mentions) -> tuple[str, ...]:
+    """Names of jobs, not of their elements."""
+    names = mentions.job_names(value, picks=False).plain
+    for name in names:
+        if split_unit(name)[1] is not None:
+            raise value.error(f"must name jobs, not elements: {name!r}")
+    return names
+
+
 def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -> JobScene:
     if "kind" in fields:
         kind = fields["kind"].word(("batch", "service", "best-effort", "headroom"))
@@ -277,12 +286,14 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
     queue = read_one(fields["queue"]) if "queue" in fields else "default"
     if queue not in mentions.queues:
         raise fields["queue"].error(f"names the queue {queue!r}, which does not exist; there are {', '.join(mentions.queues)}")
-    array = None
+    array = at_once = None
     if "array" in fields:
-        spec = fields["array"].known("an array", ["count"], {"at_once": "limits on arrays"})
+        spec = fields["array"].known("an array", ["count", "at_once"])
         if "count" not in spec:
             raise fields["array"].error("needs a count")
         array = spec["count"].whole()
+        if "at_once" in spec:
+            at_once = spec["at_once"].whole()
     if "groups" in fields:
         for key in fields:
             if key in _TASK_FIELDS:
@@ -306,6 +317,8 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
             request[target] = read(fields[key])
     if array is not None:
         request["array"] = array
+    if at_once is not None:
+        request["at_once"] = at_once
     return JobScene(
         name=name,
         user=read_one(fields["user"]) if "user" in fields else "u",
@@ -313,6 +326,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         array=array,
         groups=tuple((group["name"], group["count"], group["min"]) for group in groups),
         request=request,
+        after=tuple((other, when) for key, when in _AFTER.items() if key in fields for other in _whole(fields[key], mentions)),
         stop_takes_us=_stop_takes(fields.get("stop_takes")),
         runtime_us=fields["runtime"].micros() if "runtime" in fields else None,
         ready_takes_us=fields["ready_takes"].micros() if "ready_takes" in fields else 0,

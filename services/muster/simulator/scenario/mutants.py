@@ -11,14 +11,14 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import evolve, evolve_jobs, evolve_nodes
-from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task
+from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, snapshot
+from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
 from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import lifecycle, place, preempt
+from muster.engine import gate, lifecycle, place, preempt
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.candidates import Candidates
 from muster.engine.emit import Emitter
@@ -28,7 +28,7 @@ from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
-from muster.events.jobs import JobCancelRequested, JobReprioritised
+from muster.events.jobs import Dependency, JobCancelRequested, JobReprioritised
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -88,6 +88,7 @@ def _passing(self: Any, index: Any, shape: Shape, among: int) -> int:
 
 
 _emit = Emitter.emit
+_holds = dependencies.holds
 _ended = lifecycle._ended
 _faulty = lifecycle._faulty
 _rank = preempt.rank
@@ -131,6 +132,18 @@ def _everybody_there(state: State, node: Node, shape: Shape, job: Job, tries: An
 
 def _spare_nobody(state: State, plan: Any, placer: Any, job: Job, gone: list[Attempt], places: Any) -> list[Attempt]:
     return gone
+
+
+def _no_hopeless(state: State, condition: Dependency, since_us: int) -> bool | None:
+    """What can never be is waited for all the same."""
+    known = condition.job in state.jobs
+    return (_holds(state, condition, since_us) or None) if known else None
+
+
+def _all_in_play(*args: Any) -> Job:
+    job = job_of(*args)
+    job.next = len(job.instances)
+    return job
 
 
 def _no_grace(self: Emitter, decision: Event) -> None:
@@ -373,6 +386,12 @@ MUTANTS: dict[str, Mutant] = {
     "no-barrier": _instead(Emitter, "emit", _no_barrier),
     "no-degradation": _instead(lifecycle, "_faulty", _no_degradation),
     "no-requeue": _instead(lifecycle, "_ended", _no_requeue),
+    "no-dependencies": _instead(dependencies, "hold", lambda state, job: None),
+    "no-hopeless": _instead(dependencies, "holds", _no_hopeless),
+    "no-dependency-cycle": _instead(gate, "cycle", lambda state, job: []),
+    "no-at-once": _both(
+        _instead(evolve_jobs, "job_of", _all_in_play), _instead(snapshot, "_in_play", lambda job: len(job.instances))
+    ),
     "no-blame": _instead(lifecycle, "_ended", _no_blame),
     "no-failure": _instead(lifecycle, "_ended", _always_retried),
     "requeue-last": _instead(Emitter, "emit", _requeue_last),

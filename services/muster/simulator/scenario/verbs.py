@@ -37,7 +37,7 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
         earlier = world.newest(scene.name)
         if earlier is not None and earlier in world.state.jobs and world.state.jobs[earlier].open:
             raise SceneFailure(f"the job {scene.name} to have ended before it is submitted again", "it has not")
-        job = _job_id(world)
+        job = world.promised.pop(scene.name, "") or _job_id(world)
         world.jobs.setdefault(scene.name, []).append(job)
         world.scenes[job] = scene
         fails = scene.start_fails
@@ -48,13 +48,16 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
             fails_to_start_on=fails.on if fails is not None else (),
             start_failures=fails.times if fails is not None else None,
         )
+        request = scene.request
+        if scene.after:
+            request = {**request, "after": [{"job": _awaited(world, name), "when": when} for name, when in scene.after]}
         body = {
             "job": job,
             "name": scene.name,
             "user": scene.user,
             "queue": scene.queue,
             "submitted_us": START_US + world.now_us,
-            "request": scene.request,
+            "request": request,
         }
         world.send(JOBS, b'["JobSubmitted",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
 
@@ -62,8 +65,16 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
 def _job_id(world: World) -> str:
     """A UUIDv7 of the virtual time and a counter."""
     ms = (START_US + world.now_us) // 1000
-    number = len(world.scenes) + 1
+    number = len(world.scenes) + len(world.promised) + 1
     return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7000-8000-{number:012x}"
+
+
+def _awaited(world: World, name: str) -> str:
+    """The id of the newest job of this name, or the one that the first will have."""
+    known = world.newest(name)
+    if known is None and name not in world.promised:
+        world.promised[name] = _job_id(world)
+    return known or world.promised[name]
 
 
 def _of(world: World, name: str) -> tuple[str, int | None]:

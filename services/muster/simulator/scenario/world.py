@@ -94,6 +94,8 @@ class World:
         """The devices of each instance, at the times that expectations ask for."""
         self.jobs: dict[str, list[str]] = {}
         """Ids of the jobs of a name, the newest last."""
+        self.promised: dict[str, str] = {}
+        """The ids that jobs will have for which others wait and which are not submitted yet, by name."""
         self.scenes: dict[str, JobScene] = {}
         """By id."""
         self.submissions: dict[tuple[str, int], str] = {}

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from muster.events.codec import encode_entry
-from muster.events.jobs import GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobSubmitted
+from muster.events.jobs import Dependency, GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobSubmitted
 from muster.scheduler.messages import JOBS
 from muster.simulator.world.client import Errand
 from muster.simulator.world.node import Behaviour
@@ -57,6 +57,8 @@ def draw(
                 behaviour=Behaviour(),
                 feasible=False,
             )
+        else:
+            plan = _waiting(Random(job), plan, plans)
         plans.append(plan)
         event = JobSubmitted(job=job, name="job", user="u", request=plan.request)
         errands.append(Errand(due_us=due_us, topic=JOBS, data=encode_entry(event), key=job, submits=job))
@@ -67,6 +69,18 @@ def draw(
             said = JobReprioritised(job=job, priority=random.choice((0, 3, 9)))
             errands.append(Errand(due_us=later_us, topic=JOBS, data=encode_entry(said), key=job))
     return plans, errands
+
+
+def _waiting(random: Random, plan: Plan, earlier: list[Plan]) -> Plan:
+    """The same job, which may have to wait for others that all end some time."""
+    request = plan.request
+    if request.array is not None and random.randrange(2):
+        request = msgspec.structs.replace(request, at_once=1)
+    others = [other.job for other in earlier if other.feasible]
+    if others and not random.randrange(6):
+        after = [Dependency(job=random.choice(others), when=random.choice(("started", "ended"))) for _ in range(2)]
+        request = msgspec.structs.replace(request, after=tuple(after))
+    return msgspec.structs.replace(plan, request=request)
 
 
 def _plan(random: Random, job: str, nodes: int, gpus: int, cancelled: bool, long: bool, fails: bool) -> Plan:
