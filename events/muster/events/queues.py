@@ -74,4 +74,3 @@ class QueueRemoved(Event, frozen=True, kw_only=True):
 
     queue: Name
     by: Text = ""
-

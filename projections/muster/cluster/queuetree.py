@@ -108,7 +108,20 @@ class Queue:
 class QueueTree:
     """All queues of a cell, what they are charged with, and what there is."""
 
-    __slots__ = ("capacity", "healthy", "lenders", "queues", "root", "said", "seen", "stale", "widened")
+    __slots__ = (
+        "capacity",
+        "healthy",
+        "largest_mib",
+        "lenders",
+        "queues",
+        "root",
+        "said",
+        "seen",
+        "stale",
+        "subtrees",
+        "tiered",
+        "widened",
+    )
 
     def __init__(self) -> None:
         self.root = Queue("", None)
@@ -124,7 +137,11 @@ class QueueTree:
         self.lenders: list[Queue] = []
         """Queues that do not lend all that they are promised, by name."""
         self.stale = True
-        """Guarantees have to be worked out anew."""
+        """Guarantees, and what else is worked out from all queues and nodes, have to be worked out anew."""
+        self.tiered = self.subtrees = False
+        """Some queue has a tier; some queue lets jobs of a higher priority have others stopped that are anywhere below it."""
+        self.largest_mib = 0
+        """The memory of the largest device that was ever seen."""
         self.widened = 0
         """Counts how often a queue with a guarantee went further beyond it: more of it may be taken back since."""
 
@@ -220,13 +237,17 @@ class QueueTree:
 
     def release(self, queue: Queue, user: str, amounts: Charge) -> None:
         """So much less is charged."""
+        self.shift(queue, user, amounts, -1)
         for each in queue.path:
-            _add(each.charged, amounts, -1)
-            _add_user(each, user, amounts, -1)
             each.drops += 1
-        root = self.root
-        _add(root.charged, amounts, -1)
-        root.drops += 1
+        self.root.drops += 1
+
+    def shift(self, queue: Queue, user: str, amounts: Charge, sign: int) -> None:
+        """As if so much more, or less, were charged: for a plan, which takes it back."""
+        for each in queue.path:
+            _add(each.charged, amounts, sign)
+            _add_user(each, user, amounts, sign)
+        _add(self.root.charged, amounts, sign)
 
     # What there is
 
@@ -240,6 +261,7 @@ class QueueTree:
             _add(total, old, -1)
             _add(total, new, 1)
         self.seen[node.row] = now
+        self.largest_mib = max([self.largest_mib, *[device.memory_mib for device in node.devices]])
         self.stale = True
         return True
 
@@ -260,6 +282,8 @@ class QueueTree:
         total = _sum([child.promised for child in root.children.values()])
         ratios = {what: (self.healthy.get(what, 0), most) for what, most in total.items() if most > self.healthy.get(what, 0)}
         self.lenders = []
+        self.tiered = any(spec.tier for spec in self.said.values())
+        self.subtrees = any(spec.preemption == "subtree" for spec in self.said.values())
         for name in sorted(self.queues):
             queue = self.queues[name]
             queue.guarantee = {what: _scaled(amount, ratios.get(what)) for what, amount in queue.promised.items()}
@@ -304,7 +328,8 @@ def fault(specs: Mapping[str, QueueSet], event: QueueSet | QueueRemoved) -> str:
             return f"queue: there is no queue {event.queue!r} to remove"
         below = sorted([name for name, each in specs.items() if each.parent == event.queue])
         if below:
-            return f"queue: {event.queue} has {', '.join(below[:3])}{' and others' if len(below) > 3 else ''} below it: remove these first"
+            named = ", ".join(below[:3]) + (" and others" if len(below) > 3 else "")
+            return f"queue: {event.queue} has {named} below it: remove these first"
         return ""
     if event.queue not in specs and len(specs) >= QUEUES_MAX:
         return f"queue: there are {len(specs)} queues; at most {QUEUES_MAX} can be"
