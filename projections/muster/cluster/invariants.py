@@ -41,8 +41,8 @@ def _check_tree(state: State, tree: QueueTree) -> None:
     anew = plant(other, tree.all_said())
     anew.settle()
     for each, charge in kept:
-        name = each.instance.key
-        check(_some(each.charge) == _some(charge), f"{name} is charged with {charge}, counted anew {each.charge}")
+        about = each.instance.key
+        check(_some(each.charge) == _some(charge), f"{about} is charged with {charge}, counted anew {each.charge}")
         each.charge = charge
     check(tree.said == anew.said, "the open queues are others than those that were set")
     check(_some(tree.capacity) == _some(anew.capacity), f"capacity {tree.capacity}, counted anew {anew.capacity}")

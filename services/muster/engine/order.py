@@ -149,14 +149,12 @@ class TreePass(Pass):
                 continue
             spot = self._spot(spots, queue)
             if queue.children:
-                spot, above = Spot(queue, spot), spot
-                spot.parent = above
+                spot = Spot(queue, spot)
             spot.waiting = waiting
-            self._put(spot)
-            above = spot.parent
-            while above is not None and above.parent is not None and above.key is None:
-                self._put(above)
-                above = above.parent
+            each: Spot | None = spot
+            while each is not None and each.parent is not None and each.key is None:
+                self._put(each)
+                each = each.parent
 
     def _spot(self, spots: dict[str, Spot], queue: Queue) -> Spot:
         found = spots.get(queue.name)

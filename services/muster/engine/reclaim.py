@@ -151,8 +151,8 @@ class Grounds:
             queues = self._crossing.get(attempt, ())
             if charge is None or all(borrowed(left[queue], queue.guarantee, charge) for queue in queues):
                 taken.append(attempt)
-                for queue in queues if charge is not None else ():
-                    for what, amount in charge.items():
+                for queue in queues:
+                    for what, amount in (charge or {}).items():
                         left[queue][what] = left[queue].get(what, 0) - amount
         return taken
 

@@ -83,7 +83,7 @@ class Asks:
         self._known: dict[tuple[str, int], Charge] = {}
 
     def of(self, gang: Gang) -> Charge:
-        """What so many tasks as it needs at least are charged with. A share by memory is taken to be one of the largest device."""
+        """What so many tasks as it needs at least are charged with. A share by memory is taken to be of the largest device."""
         key = gang.key, self.tree.largest_mib
         found = self._known.get(key)
         if found is None:
