@@ -32,6 +32,7 @@ Charge = dict[str, int]
 GPU: Final = 1_000_000
 """One GPU in the unit of charges."""
 DEFAULT: Final = "default"
+NOTHING: Final[tuple[Charge, Charge, int]] = ({}, {}, 0)
 
 
 class Queue:
@@ -132,8 +133,8 @@ class QueueTree:
         """What the registered nodes have, whatever their health."""
         self.healthy: Charge = {}
         """What those have of it that are not lost or fenced, without devices that are not healthy."""
-        self.seen: dict[int, tuple[Charge, Charge]] = {}
-        """What each row adds to both."""
+        self.seen: dict[int, tuple[Charge, Charge, int]] = {}
+        """What each row adds to both, and the memory of its largest device."""
         self.lenders: list[Queue] = []
         """Queues that do not lend all that they are promised, by name."""
         self.stale = True
@@ -141,7 +142,7 @@ class QueueTree:
         self.tiered = self.subtrees = False
         """Some queue has a tier; some queue lets jobs of a higher priority have others stopped that are anywhere below it."""
         self.largest_mib = 0
-        """The memory of the largest device that was ever seen."""
+        """The memory of the largest device."""
         self.widened = 0
         """Counts how often a queue with a guarantee went further beyond it: more of it may be taken back since."""
 
@@ -254,21 +255,22 @@ class QueueTree:
     def see(self, node: Node) -> bool:
         """Take in what a node has now. Whether that is another than before."""
         now = _node_amounts(node)
-        before = self.seen.get(node.row, ({}, {}))
+        before = self.seen.get(node.row, NOTHING)
         if now == before:
             return False
-        for total, old, new in zip((self.capacity, self.healthy), before, now, strict=True):
-            _add(total, old, -1)
-            _add(total, new, 1)
+        _add(self.capacity, before[0], -1)
+        _add(self.healthy, before[1], -1)
+        _add(self.capacity, now[0], 1)
+        _add(self.healthy, now[1], 1)
         self.seen[node.row] = now
-        self.largest_mib = max([self.largest_mib, *[device.memory_mib for device in node.devices]])
         self.stale = True
         return True
 
     def unsee(self, node: Node) -> None:
         """The node is gone."""
-        for total, old in zip((self.capacity, self.healthy), self.seen.pop(node.row, ({}, {})), strict=True):
-            _add(total, old, -1)
+        before = self.seen.pop(node.row, NOTHING)
+        _add(self.capacity, before[0], -1)
+        _add(self.healthy, before[1], -1)
         self.stale = True
 
     # Guarantees
@@ -281,6 +283,7 @@ class QueueTree:
             self._promise(child)
         total = _sum([child.promised for child in root.children.values()])
         ratios = {what: (self.healthy.get(what, 0), most) for what, most in total.items() if most > self.healthy.get(what, 0)}
+        self.largest_mib = max([0, *[each[2] for each in self.seen.values()]])
         self.lenders = []
         self.tiered = any(spec.tier for spec in self.said.values())
         self.subtrees = any(spec.preemption == "subtree" for spec in self.said.values())
@@ -424,8 +427,8 @@ def nominated_amounts(nomination: "Nomination") -> Charge:
     return places_amounts(nomination.instance.job.gang, nomination.placements, nodes)
 
 
-def _node_amounts(node: Node) -> tuple[Charge, Charge]:
-    """What a node has, and what of it is well."""
+def _node_amounts(node: Node) -> tuple[Charge, Charge, int]:
+    """What a node has, what of it is well, and the memory of its largest device."""
     total: Charge = {"cpu": node.spec.cpu_milli, "memory": node.spec.memory_mib}
     well = dict(total)
     for device in node.devices:
@@ -434,7 +437,8 @@ def _node_amounts(node: Node) -> tuple[Charge, Charge]:
                 total[what] = total.get(what, 0) + GPU
                 if device.health == "healthy":
                     well[what] = well.get(what, 0) + GPU
-    return total, well if node.liveness in ("heard", "silent") and not node.fenced else {}
+    largest = max([0, *[device.memory_mib for device in node.devices if device.present]])
+    return total, well if node.liveness in ("heard", "silent") and not node.fenced else {}, largest
 
 
 def _add(total: Charge, amounts: Charge, sign: int) -> None:
