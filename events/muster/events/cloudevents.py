@@ -34,6 +34,7 @@ from muster.events.operations import (
     NodeUncordoned,
     PolicySet,
 )
+from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.registry import VERSIONS
 
 JOBS: Final = "muster.jobs"
@@ -56,6 +57,8 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         NodeRemoved,
         LeaseExtended,
         PolicySet,
+        QueueSet,
+        QueueRemoved,
     ),
 }
 """What each topic brings."""
@@ -137,6 +140,8 @@ def key_of(event: Input) -> str:
         about = getattr(event, field, None)
         if isinstance(about, str):
             return about
+    if isinstance(event, QueueSet | QueueRemoved):
+        return "queues"
     return "policy" if isinstance(event, PolicySet) else "lease"
 
 

@@ -17,6 +17,7 @@ from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
 from muster.events.patterns import Check, Lines, Texts, checker, patterned
+from muster.events.queues import Amounts, QueueSet
 
 REPORT_MAX_BYTES = 4 * 1024 * 1024
 """The largest report of a node."""
@@ -269,6 +270,8 @@ class Edge:
             check_submission(event)
         elif type(event) is NodeRegistered:
             check_spec(event.spec)
+        elif type(event) is QueueSet:
+            check_queue(event)
 
 
 _decode_report = msgspec.json.Decoder(NodeReport).decode
@@ -365,6 +368,45 @@ def check_spec(spec: NodeSpec) -> None:
     uuids = [device.uuid for device in spec.devices]
     if len(dict.fromkeys(uuids)) != len(uuids):
         raise Malformed("spec.devices: one uuid stands twice")
+
+
+def check_queue(event: QueueSet) -> None:
+    """What the types cannot say about a queue, taken by itself.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    if event.parent == event.queue:
+        raise Malformed(f"parent: {event.queue} cannot stand below itself")
+    if event.parent and not _is_name(event.parent):
+        raise Malformed(f"parent: {event.parent!r} is no name")
+    if len(dict.fromkeys(event.users)) != len(event.users):
+        raise Malformed("users: one user stands twice")
+    for field in ("guarantee", "borrow", "lend"):
+        amounts: Amounts = getattr(event, field)
+        if amounts.jobs is not None:
+            raise Malformed(f"{field}.jobs: only limits count jobs")
+    for name, promised, most in _pairs_of(event.guarantee, event.limit):
+        if promised > most:
+            raise Malformed(f"guarantee.{name} is {promised}, more than limit.{name}, which is {most}")
+    for name, lent, promised in _pairs_of(event.lend, event.guarantee):
+        if lent > promised:
+            raise Malformed(f"lend.{name} is {lent}, more than guarantee.{name}, which is {promised}")
+
+
+_is_name = re.compile(NAME_PATTERN.removeprefix("^").removesuffix("$")).fullmatch
+
+
+def _pairs_of(left: Amounts, right: Amounts) -> list[tuple[str, int, int]]:
+    """The amounts that both name, by their field."""
+    found = []
+    for name in ("gpu_milli", "cpu_milli", "memory_mib"):
+        pair = getattr(left, name), getattr(right, name)
+        if pair[0] is not None and pair[1] is not None:
+            found.append((name, *pair))
+    by_model = right.gpu_milli_by_model
+    found += [(f"gpu_milli_by_model[{m}]", n, by_model[m]) for m, n in left.gpu_milli_by_model.items() if m in by_model]
+    return found
 
 
 def unique(data: bytes | msgspec.Raw) -> Any:

@@ -73,7 +73,7 @@ class Policy(Part, frozen=True, kw_only=True):
     filters: Annotated[tuple[Label, ...], Meta(max_length=32)] = ("ready", "taints", "selector", "model", "resources")
     scores: Annotated[tuple[Weight, ...], Meta(max_length=32)] = (Weight(name="model-preference"), Weight(name="best-fit"))
     queues: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=64)] = ("default",)
-    """The queues that a job may name. They are equal and have no limits; the tree of queues takes this place."""
+    """Queues that a job may name beside those of the tree (`QueueSet`). They are equal and have no limits."""
     preemption: bool = True
     beat_us: Micros = 5_000_000
     silent_after_us: Micros = 30_000_000
@@ -102,6 +102,14 @@ class Policy(Part, frozen=True, kw_only=True):
     pending_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     targets: Annotated[tuple[TargetClass, ...], Meta(max_length=256)] = ()
     """The workload that the score `fgd` measures fragmentation against; no other rule reads it."""
+    reclaim: bool = True
+    """Whether what a queue is guaranteed is taken back from those who borrowed it."""
+    reclaim_min_runtime_us: Micros = 0
+    """How long after its start what was borrowed is not taken back."""
+    aging_after_us: Micros = 0
+    """A waiting job stands one priority higher for each such span since its submission; 0 means never."""
+    aging_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
+    """By so many priorities at most."""
 
 
 class PolicySet(Event, frozen=True, kw_only=True):

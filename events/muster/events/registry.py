@@ -4,7 +4,7 @@ A kind is the name of its class. A new optional field is an addition and keeps t
 version and an upcaster in `muster.events.upcast`.
 """
 
-from muster.events import decisions, jobs, nodes, operations
+from muster.events import decisions, jobs, nodes, operations, queues
 from muster.events.base import Event
 
 INPUTS: dict[str, type[Event]] = {
@@ -28,6 +28,8 @@ INPUTS: dict[str, type[Event]] = {
         operations.NodeFenced,
         operations.LeaseExtended,
         operations.PolicySet,
+        queues.QueueSet,
+        queues.QueueRemoved,
         operations.LossAccepted,
         operations.InputRefused,
         operations.EntryQuarantined,

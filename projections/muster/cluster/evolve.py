@@ -4,14 +4,15 @@
 concerns anybody (a report of an earlier attempt, a cancellation of an ended job) changes nothing. A decision that does
 not fit the state is a broken invariant: it cannot have been made here.
 
-How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, what is kept for whom in `evolve_nominations`.
+How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, what is kept for whom in `evolve_nominations`,
+how queues change in `evolve_queues`.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations
+from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_queues
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -141,6 +142,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_jobs.HANDLERS,
     **evolve_nodes.HANDLERS,
     **evolve_nominations.HANDLERS,
+    **evolve_queues.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     InputRefused: _nothing,

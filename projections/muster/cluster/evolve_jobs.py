@@ -10,6 +10,7 @@ from typing import Any
 from muster.cluster import dependencies
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
+from muster.cluster.queuetree import QueueTree, task_amounts, tasks_amounts
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -50,6 +51,9 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
         state.at_us,
     )
     state.arrived.append(job)
+    user = ""
+    if state.tree is not None:
+        user = _enter_queue(state.tree, job)
     state.pending_total += len(job.instances)
     if state.dependents or request.after:
         dependencies.hold(state, job)
@@ -57,7 +61,18 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
             return
     pending = state.pending
     for instance in job.instances if job.next == len(job.instances) else job.instances[: job.next]:
-        pending.add(instance, nominated=False)
+        pending.add(instance, False, user)
+
+
+def _enter_queue(tree: QueueTree, job: Job) -> str:
+    """What the queue says of a job that comes; its user, if the queue tells users apart."""
+    queue = tree.of(job.queue)
+    queue.open += 1
+    if not job.priority and queue.spec is not None:
+        job.priority = queue.spec.default_priority
+    if job.limit_us is None:
+        job.limit_us = tree.max_time_us(queue)
+    return job.user if tree.tells_users(queue) else ""
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -174,8 +189,27 @@ def release(state: State, task: Task, phase: str) -> None:
     state.ledger.release(task)
     attempt = task.attempt
     attempt.held -= 1
+    if attempt.charge is not None:
+        _charge_less(state, attempt, task)
     if not attempt.held:
         state.todo[attempt.instance] = None
+
+
+def _charge_less(state: State, attempt: Attempt, task: Task) -> None:
+    """The queue is not charged for this task any more; with the last one it is not for the instance."""
+    tree, charge = state.tree, attempt.charge
+    assert tree is not None
+    assert charge is not None
+    job = attempt.instance.job
+    queue = tree.of(job.queue)
+    if attempt.held:
+        less = task_amounts(task.shape, task.node, task.devices)
+        attempt.charge = {what: amount - less.get(what, 0) for what, amount in charge.items()}
+    else:
+        less = charge
+        attempt.charge = None
+        queue.attempts.pop(attempt, None)
+    tree.release(queue, job.user, less)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
@@ -267,6 +301,8 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     if instance.not_before_us:
         instance.not_before_us = 0
     _place(state, attempt, event.placements)
+    if state.tree is not None:
+        charge_attempt(state.tree, attempt)
     state.timers.ready.set_first(instance, until_us)
     if job.request.preemptible:
         running = attempt.running = state.pending.running_of(job)
@@ -326,7 +362,7 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
 
 def limit_of(instance: Instance) -> int | None:
     """For how long its attempts may run; None: for ever."""
-    return instance.job.request.time_limit_us
+    return instance.job.limit_us
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
@@ -371,6 +407,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     uncount(attempt)
+    if attempt.charge is not None:
+        _uncharge(state, attempt)
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
@@ -379,6 +417,27 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
         state.todo.pop(instance, None)
     else:
         state.todo[instance] = None
+
+
+def charge_attempt(tree: QueueTree, attempt: Attempt) -> None:
+    """Its queue is charged with what its tasks hold, from now on."""
+    job = attempt.instance.job
+    queue = tree.of(job.queue)
+    charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding])
+    queue.attempts[attempt] = None
+    tree.charge(queue, job.user, charge)
+
+
+def _uncharge(state: State, attempt: Attempt) -> None:
+    """Its queue is not charged for it any more."""
+    tree, charge = state.tree, attempt.charge
+    assert tree is not None
+    assert charge is not None
+    job = attempt.instance.job
+    queue = tree.of(job.queue)
+    attempt.charge = None
+    queue.attempts.pop(attempt, None)
+    tree.release(queue, job.user, charge)
 
 
 def _stop_ordered(state: State, event: StopOrdered) -> None:
@@ -459,6 +518,8 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
         _next_in_play(state, job)
     if not job.open:
         job.over_us = at_us
+        if state.tree is not None:
+            _leave_queue(state.tree, job)
         state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
         if job.held:
             dependencies.let_go(state, job)
@@ -483,6 +544,12 @@ def _look(state: State, job: Job) -> None:
         for instance in free.instances[: free.next]:
             if instance.phase == "pending":
                 enqueue(state, instance)
+
+
+def _leave_queue(tree: QueueTree, job: Job) -> None:
+    queue = tree.of(job.queue)
+    queue.open -= 1
+    tree.drop_if_empty(queue)
 
 
 def set_forget(state: State, job: Job) -> None:
@@ -523,7 +590,11 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
     for placement in event.placements:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
+    if attempt.charge is not None:
+        _uncharge(state, attempt)
     _place(state, attempt, event.placements)
+    if state.tree is not None:
+        charge_attempt(state.tree, attempt)
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded.pop(attempt.instance.key, None)
 
@@ -556,7 +627,10 @@ def enqueue(state: State, instance: Instance) -> None:
     if instance.not_before_us > state.at_us:
         state.timers.backoff.set(instance, instance.not_before_us)
     else:
-        state.pending.add(instance, instance.key in state.nominations)
+        user = ""
+        if state.tree is not None and state.tree.tells_users(state.tree.of(instance.job.queue)):
+            user = instance.job.user
+        state.pending.add(instance, instance.key in state.nominations, user)
 
 
 def _leave_pending(state: State, instance: Instance) -> None:

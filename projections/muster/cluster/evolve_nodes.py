@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import fault, release
-from muster.cluster.jobs import Fault, Task
+from muster.cluster.evolve_jobs import charge_attempt, fault, release
+from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.queuetree import nominated_amounts
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
 from muster.events.decisions import NodeLost, NodeQuarantined, NodeReleased, NodeReturned, NodeSilent
@@ -32,6 +33,7 @@ def _node_registered(state: State, event: NodeRegistered) -> None:
     node = Node(row, event.node, event.uid, event.boot, event.spec, state.at_us)
     node.boots = event.boots
     state.ledger.add(node)
+    _see(state, node)
 
 
 def _update(state: State, node: Node, event: NodeRegistered) -> None:
@@ -42,6 +44,7 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         node.boots = event.boots
         node.fenced = False
         lose_tasks(state, node, "node-rebooted")
+    charged = _uncharge(state, node) if state.tree is not None else []
     node.spec = event.spec
     node.heard_us = state.at_us
     set_timer(state, node)
@@ -55,6 +58,8 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         else:
             old.describe(spec)
             old.present = True
+    for about in charged:
+        _charge(state, about)
     for task in in_order(node):
         if any(not node.devices[index].present or node.devices[index].health == "failed" for index in task.devices):
             fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
@@ -74,6 +79,9 @@ def _remove(state: State, node: Node) -> None:
     _retire(state, node)
     lose_tasks(state, node, "node-removed")
     state.ledger.remove(node)
+    if state.tree is not None:
+        state.tree.unsee(node)
+        state.wakes += 1
     heapq.heappush(state.ledger.free_rows, node.row)
     state.missing.pop(node.row, None)
     state.back.pop(node.row, None)
@@ -106,12 +114,43 @@ def _altered(state: State, node: Node) -> None:
     """What decides whether new work may come here has changed."""
     state.ledger.recount(node)
     state.ledger.alter(node.row)
+    _see(state, node)
     for key in sorted(node.claims):
         nomination = state.nominations[key]
         if broken_place(nomination):
             state.todo[nomination.instance] = None
         elif not nomination.instance.cancelling:
             state.todo.pop(nomination.instance, None)
+
+
+def _see(state: State, node: Node) -> None:
+    """What there is may have changed, and with it what queues are promised."""
+    if state.tree is not None and state.tree.see(node):
+        state.wakes += 1
+
+
+def _uncharge(state: State, node: Node) -> list[Attempt | Nomination]:
+    """What is charged for places on a node whose devices are about to change; nothing is, for a moment."""
+    tree = state.tree
+    assert tree is not None
+    about: list[Attempt | Nomination] = [*dict.fromkeys([task.attempt for task in in_order(node)])]
+    about += [state.nominations[key] for key in sorted(node.claims)]
+    found = [each for each in about if each.charge is not None]
+    for each in found:
+        job = each.instance.job
+        assert each.charge is not None
+        tree.release(tree.of(job.queue), job.user, each.charge)
+    return found
+
+
+def _charge(state: State, about: Attempt | Nomination) -> None:
+    tree = state.tree
+    assert tree is not None
+    if isinstance(about, Nomination):
+        charge = about.charge = nominated_amounts(about)
+        tree.charge(tree.of(about.instance.job.queue), about.instance.job.user, charge)
+    else:
+        charge_attempt(tree, about)
 
 
 def broken_place(nomination: Nomination) -> str:

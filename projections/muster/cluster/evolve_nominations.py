@@ -6,6 +6,7 @@ from typing import Any
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import enqueue, instance_of
 from muster.cluster.nodes import Claim
+from muster.cluster.queuetree import nominated_amounts
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
 from muster.events.decisions import Nominated, NominationEnded
@@ -26,6 +27,9 @@ def _nominated(state: State, event: Nominated) -> None:
         victims.append(attempt)
     nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
     claim_places(state, nomination)
+    if state.tree is not None:
+        charge = nomination.charge = nominated_amounts(nomination)
+        state.tree.charge(state.tree.of(instance.job.queue), instance.job.user, charge)
     state.timers.nomination.set(key, event.until_us)
     state.pending.discard(instance)
     enqueue(state, instance)
@@ -67,6 +71,8 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
                     state.ledger.released.append(task.node.row)
     state.timers.nomination.cancel(key)
     instance = nomination.instance
+    if state.tree is not None and nomination.charge is not None:
+        state.tree.release(state.tree.of(instance.job.queue), instance.job.user, nomination.charge)
     if instance.waits is not None:
         state.pending.discard(instance)
         enqueue(state, instance)

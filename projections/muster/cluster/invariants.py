@@ -2,9 +2,11 @@
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
-from muster.cluster.jobs import TERMINAL, Job
+from muster.cluster.evolve_queues import plant
+from muster.cluster.jobs import TERMINAL, Attempt, Job
 from muster.cluster.nodes import LEVELS, Node, cpu_level
-from muster.cluster.state import State
+from muster.cluster.queuetree import QueueTree
+from muster.cluster.state import Nomination, State
 
 
 def check_invariants(state: State) -> None:
@@ -24,8 +26,48 @@ def check_invariants(state: State) -> None:
     check(state.pending.count == waiting, f"{state.pending.count} counted as waiting, {waiting} wait")
     pending = sum([i.phase == "pending" for job in state.jobs.values() for i in job.instances])
     check(state.pending_total == pending, f"{state.pending_total} counted as pending, {pending} are")
+    if state.tree is not None:
+        _check_tree(state, state.tree)
     for key, nomination in state.nominations.items():
         check(nomination.instance.phase == "pending", f"{key} is nominated and {nomination.instance.phase}")
+
+
+def _check_tree(state: State, tree: QueueTree) -> None:
+    """What is charged, what there is and what is promised are as counted anew."""
+    tree.settle()
+    other = State(state.cell)
+    other.ledger, other.jobs, other.nominations = state.ledger, state.jobs, state.nominations
+    kept = [(each, each.charge) for each in _charged(state)]
+    anew = plant(other, tree.all_said())
+    anew.settle()
+    for each, charge in kept:
+        about = each.instance.key
+        check(_some(each.charge) == _some(charge), f"{about} is charged with {charge}, counted anew {each.charge}")
+        each.charge = charge
+    check(tree.said == anew.said, "the open queues are others than those that were set")
+    check(_some(tree.capacity) == _some(anew.capacity), f"capacity {tree.capacity}, counted anew {anew.capacity}")
+    check(_some(tree.healthy) == _some(anew.healthy), f"healthy {tree.healthy}, counted anew {anew.healthy}")
+    check(sorted(tree.queues) == sorted(anew.queues), f"queues {sorted(tree.queues)}, counted anew {sorted(anew.queues)}")
+    check(_some(tree.root.charged) == _some(anew.root.charged), "what is charged in all differs from what is counted anew")
+    for name, queue in tree.queues.items():
+        right = anew.queues[name]
+        check(queue.open == right.open, f"queue {name}: {queue.open} jobs counted as open, {right.open} are")
+        check(_some(queue.charged) == _some(right.charged), f"queue {name} is charged {queue.charged}, anew {right.charged}")
+        check(min([0, *queue.charged.values()]) == 0, f"queue {name} is charged with less than nothing: {queue.charged}")
+        mine, theirs = ({user: _some(each) for user, each in one.users.items()} for one in (queue, right))
+        check(mine == theirs, f"users of queue {name} are charged {mine}, anew {theirs}")
+        check(len(queue.attempts) == len(right.attempts), f"queue {name} lists {len(queue.attempts)} attempts")
+        check(all(attempt in right.attempts for attempt in queue.attempts), f"queue {name} lists another's attempt")
+        check(queue.guarantee == right.guarantee and queue.caps == right.caps, f"queue {name} is promised something else anew")
+
+
+def _charged(state: State) -> list[Attempt | Nomination]:
+    attempts = [i.attempt for job in state.jobs.values() for i in job.instances if i.attempt is not None]
+    return [*attempts, *state.nominations.values()]
+
+
+def _some(charge: dict[str, int] | None) -> dict[str, int]:
+    return {what: amount for what, amount in (charge or {}).items() if amount}
 
 
 def check_rebuild(state: State) -> None:

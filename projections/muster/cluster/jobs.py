@@ -98,6 +98,8 @@ class Attempt(Kept):
     """Tasks that wait for the start."""
     held: int = 0
     """Tasks that hold something."""
+    charge: dict[str, int] | None = None
+    """What its queue is charged with for it (`muster.cluster.queuetree`); None where nothing is, or there is no tree."""
 
     @property
     def running_since_us(self) -> int:
@@ -152,6 +154,8 @@ class Job(Kept):
     over_us: int = 0
     """When its last instance ended, later by what nobody led since; 0 before."""
     rejected: str = ""
+    limit_us: int | None = None
+    """For how long an attempt may run: what it asked for, else what its queue allowed when it was submitted; None: for ever."""
     held: tuple[Dependency, ...] = ()
     """What does not hold yet and must, before anything of it is placed (`muster.cluster.dependencies`)."""
     next: int = 0
@@ -165,10 +169,12 @@ def job_of(
     array = request.array
     if array is None:
         job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, 1)
+        job.limit_us = request.time_limit_us
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
         job.next = 1
         return job
     job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array)
+    job.limit_us = request.time_limit_us
     job.instances = [Instance(job, index, (id, index), (*place, index)) for index in range(array)]
     job.next = min(array, request.at_once or array)
     return job

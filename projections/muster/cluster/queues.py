@@ -10,13 +10,14 @@ import heapq
 from muster.cluster.jobs import Instance, Job, Place, Running
 from muster.cluster.shapes import Gang
 
-ClassKey = tuple[str, int, str, tuple[str, ...], tuple[str, int] | None]
+ClassKey = tuple[str, int, str, tuple[str, ...], str, tuple[str, int] | None]
+"""Queue, priority, gang, what to avoid, the user where a queue tells them apart, and the instance if it is nominated."""
 
 
 class PendingClass:
     """Pending instances that are equal for placement. `memo` is the engine's: what it found when it last asked."""
 
-    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "priority", "queue")
+    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "priority", "queue", "user")
 
     def __init__(self, key: ClassKey, job: Job) -> None:
         self.key = key
@@ -24,6 +25,7 @@ class PendingClass:
         self.priority = job.priority
         self.gang: Gang = job.gang
         self.avoid = job.avoid
+        self.user = key[4]
         self.heap: list[tuple[Place, Instance]] = []
         self.count = 0
         self.memo: object | None = None
@@ -48,6 +50,16 @@ class PendingClass:
         heapq.heapify(self.heap)
 
 
+class Waiting:
+    """Who waits in one queue: the classes in which somebody does, and how many of them have each gang."""
+
+    __slots__ = ("classes", "gangs")
+
+    def __init__(self) -> None:
+        self.classes: dict[ClassKey, PendingClass] = {}
+        self.gangs: dict[str, int] = {}
+
+
 EMPTY_MAX = 4096
 """So many classes in which nobody waits are kept for the next who comes."""
 
@@ -55,13 +67,15 @@ EMPTY_MAX = 4096
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count", "empty", "running")
+    __slots__ = ("classes", "count", "empty", "queues", "running")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.count = 0
         self.empty = 0
         """Classes in which nobody waits."""
+        self.queues: dict[str, Waiting] = {}
+        """The queues in which somebody waits."""
         self.running: dict[tuple[str, int], Running] = {}
         """How many attempts may be victims, by queue and priority."""
 
@@ -75,15 +89,17 @@ class PendingQueue:
             found = self.running[key] = Running()
         return found
 
-    def add(self, instance: Instance, nominated: bool) -> None:
-        """It waits from now on. One that is nominated is a class of its own."""
+    def add(self, instance: Instance, nominated: bool, user: str = "") -> None:
+        """It waits from now on. One that is nominated is a class of its own; `user` where the queue tells users apart."""
         job = instance.job
-        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, instance.key if nominated else None)
+        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, user, instance.key if nominated else None)
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)
+            self._enter(found)
         elif not found.count:
             self.empty -= 1
+            self._enter(found)
         heap = found.heap
         heapq.heappush(heap, (instance.place, instance))
         found.count += 1
@@ -102,13 +118,37 @@ class PendingQueue:
         self.count -= 1
         if not waits.count:
             waits.heap.clear()
-            if waits.key[4] is not None:
+            self._leave(waits)
+            if waits.key[5] is not None:
                 del self.classes[waits.key]
                 return
             self.empty += 1
             if self.empty > EMPTY_MAX:
                 self.classes = {key: each for key, each in self.classes.items() if each.count}
                 self.empty = 0
+
+    def _enter(self, waiting: PendingClass) -> None:
+        """Somebody waits in the class from now on."""
+        queue = self.queues.get(waiting.queue)
+        if queue is None:
+            queue = self.queues[waiting.queue] = Waiting()
+        queue.classes[waiting.key] = waiting
+        gang = waiting.gang.key
+        queue.gangs[gang] = queue.gangs.get(gang, 0) + 1
+
+    def _leave(self, waiting: PendingClass) -> None:
+        """Nobody waits in the class any more."""
+        queue = self.queues[waiting.queue]
+        del queue.classes[waiting.key]
+        if not queue.classes:
+            del self.queues[waiting.queue]
+            return
+        gang = waiting.gang.key
+        left = queue.gangs[gang] - 1
+        if left:
+            queue.gangs[gang] = left
+        else:
+            del queue.gangs[gang]
 
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""

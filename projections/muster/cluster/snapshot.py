@@ -16,8 +16,10 @@ from muster.cluster.evolve_jobs import count_running, enqueue, set_immune, set_t
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
+from muster.cluster.evolve_queues import plant
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
@@ -26,6 +28,7 @@ from muster.events.jobs import Dependency, JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
+from muster.events.queues import QueueSet
 
 SCHEMA: Final = 3
 """Goes up with every change of what is below, or of the requests, specs and policy in it, by which a state has other bytes.
@@ -146,6 +149,12 @@ class _Nomination(_Row):
     until_us: int
 
 
+class _Queue(_Row):
+    spec: QueueSet
+    closed: bool
+    charged: tuple[tuple[str, int], ...]
+
+
 class _Snapshot(_Row):
     schema: int
     cell: str
@@ -165,6 +174,10 @@ class _Snapshot(_Row):
     jobs: tuple[_Job, ...]
     nominations: tuple[_Nomination, ...]
     retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    queues: tuple[_Queue, ...] | None
+    """None where there is no tree. The parents first, then by name."""
+    limits: tuple[tuple[str, int], ...]
+    """Time limits of jobs that did not ask for one, by job, in the order of jobs."""
 
 
 def encode(state: State) -> bytes:
@@ -202,6 +215,8 @@ def encode(state: State) -> bytes:
                 ]
             ),
             retired=tuple(state.retired.items()),  # in their order, which is state
+            queues=None if state.tree is None else _queues_out(state.tree),
+            limits=tuple([(j.id, j.limit_us) for j in jobs if j.limit_us is not None and j.request.time_limit_us is None]),
         )
     )
 
@@ -252,8 +267,19 @@ def decode(data: bytes) -> State:
                 item.until_us,
             ),
         )
+    for name, limit_us in snapshot.limits:
+        state.jobs[name].limit_us = limit_us
+    if snapshot.queues is not None:
+        _tree_in(state, snapshot.queues)
     _reindex(state, [row for row in snapshot.jobs if row.held])
     return state
+
+
+def _tree_in(state: State, rows: tuple[_Queue, ...]) -> None:
+    tree = plant(state, [(row.spec, row.closed) for row in rows])
+    for row in rows:
+        if _charged(tree.queues[row.spec.queue]) != row.charged:
+            raise SnapshotError(f"queue {row.spec.queue} is said to be charged with other than what its jobs hold")
 
 
 def _current(state: State, ref: AttemptRef) -> Attempt | None:
@@ -262,6 +288,14 @@ def _current(state: State, ref: AttemptRef) -> Attempt | None:
 
 
 # Out
+
+
+def _queues_out(tree: QueueTree) -> tuple[_Queue, ...]:
+    return tuple([_Queue(spec, closed, _charged(tree.queues[spec.queue])) for spec, closed in tree.all_said()])
+
+
+def _charged(queue: Queue) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted([item for item in queue.charged.items() if item[1]]))
 
 
 def _node_out(node: Node) -> _Node:
@@ -417,6 +451,7 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
         row.avoid,
         row.over_us,
         row.rejected,
+        row.request.time_limit_us,
     )
     for index, item in enumerate(row.instances):
         instance = Instance(

@@ -8,6 +8,7 @@ from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Node
 from muster.cluster.queues import PendingQueue
+from muster.cluster.queuetree import QueueTree
 from muster.cluster.timers import Timers
 from muster.events.decisions import Placement
 from muster.events.operations import Policy
@@ -18,7 +19,7 @@ InstanceKey = tuple[str, int]
 class Nomination:
     """Places that are kept for an instance until its victims are gone."""
 
-    __slots__ = ("at_us", "instance", "nodes", "placements", "until_us", "victims")
+    __slots__ = ("at_us", "charge", "instance", "nodes", "placements", "until_us", "victims")
 
     def __init__(
         self, instance: Instance, placements: tuple[Placement, ...], victims: list[Attempt], at_us: int, until_us: int
@@ -30,6 +31,8 @@ class Nomination:
         self.until_us = until_us
         self.nodes: list[Node] = []
         """The nodes on which it has a claim."""
+        self.charge: dict[str, int] | None = None
+        """What its queue is charged with for it; None where there is no tree."""
 
 
 class State:
@@ -62,6 +65,7 @@ class State:
         "term",
         "timers",
         "todo",
+        "tree",
         "wakes",
     )
 
@@ -88,6 +92,8 @@ class State:
         """The reason last recorded for a shape (a gang's key, digested) of a queue that waits."""
         self.more = False
         """The last pass stopped because the cycle was full."""
+        self.tree: QueueTree | None = None
+        """The tree of queues, once there is one."""
         self.arrived: list[Job] = []
         """Jobs submitted in this cycle: the gate looks at each once."""
         # Indexes, made anew by `muster.cluster.snapshot.reindex`:

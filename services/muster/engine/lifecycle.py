@@ -63,7 +63,7 @@ def overdue(state: State, instance: Instance) -> Event | None:
     if attempt.phase == "run":
         if attempt.degraded_until_us and attempt.degraded_until_us <= now:
             return _leave(state, attempt, "node-lost", "", 0)
-        limit = instance.job.request.time_limit_us
+        limit = instance.job.limit_us
         if limit is not None and attempt.started_us + limit <= now:
             return _leave(state, attempt, "time-limit", "", 0)
     return None

@@ -149,18 +149,18 @@ class Pass:
         job = instance.job
         nomination = state.nominations.get(instance.key) if state.nominations else None
         if nomination is None:
-            places = self.placer.find(job)
+            places = self.find(job)
         else:
             with Plan(state) as plan:
                 plan.lift(nomination)
-                places = self.placer.find(job)
+                places = self.find(job, lifted=True)
         if places is not None:
             return self._bind(instance, places, nomination)
         waiting.memo = None
         outranked = self._outranked(job)
         if outranked:
             with self._lifted(outranked, nomination):
-                places = self.placer.find(job)
+                places = self.find(job, lifted=True)
                 taken = self._conflicts(job, places, (), outranked) if places is not None else []
             if places is not None:
                 return self._bind(instance, places, nomination, taken)
@@ -169,8 +169,24 @@ class Pass:
         if self._preempt(instance, outranked):
             return True
         if not self.emitter.full:
-            waiting.memo = Asked(state.ledger.freed_upto(), state.wakes)
+            waiting.memo = self.asked(waiting)
         return False
+
+    def find(self, job: Job, lifted: bool = False) -> tuple[Placement, ...] | None:
+        """Places that are free for the job, or None; `lifted` where some nominations are as if they were not there."""
+        return self.placer.find(job)
+
+    def search(self, job: Job) -> preempt.Found | None:
+        """Places for the job with the victims that this takes, or None."""
+        return preempt.search(self.state, self.placer, job)
+
+    def asked(self, waiting: PendingClass) -> Asked:
+        """The note that the class was asked in vain just now."""
+        return Asked(self.state.ledger.freed_upto(), self.state.wakes)
+
+    def may_refill(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
+        """Whether a running gang may have these places for members that it lost."""
+        return True
 
     # Binding
 
@@ -209,7 +225,7 @@ class Pass:
         if not any(lost):
             return
         places = self.placer.refill(instance, lost)
-        if places is not None and self.emitter.room_for(len(places)):
+        if places is not None and self.may_refill(instance, places) and self.emitter.room_for(len(places)):
             self.emitter.placed(len(places))
             self.emitter.emit(
                 MembersReplaced(job=instance.job.id, instance=instance.index, attempt=attempt.number, placements=places)
@@ -278,7 +294,7 @@ class Pass:
             self.again = True
             return False
         if any(attempt.held for attempt in nomination.victims):
-            waiting.memo = Asked(self.state.ledger.freed_upto(), self.state.wakes)
+            waiting.memo = self.asked(waiting)
             return False
         key = nomination.instance.key
         self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))
@@ -297,10 +313,10 @@ class Pass:
     def _preempt(self, instance: Instance, outranked: list[Nomination]) -> bool:
         state = self.state
         job = instance.job
-        if not state.policy.preemption or not self._worth_searching(job):
+        if not self._worth_searching(job):
             return False
         with self._lifted(outranked, None):
-            found = preempt.search(state, self.placer, job)
+            found = self.search(job)
             if found is None:
                 return False
             places, victims = found
@@ -342,6 +358,8 @@ class Pass:
     def _worth_searching(self, job: Job) -> bool:
         """Whether anybody could be a victim, or stops anyway."""
         state = self.state
+        if not state.policy.preemption:
+            return False
         running = state.pending.running
         if any(key[0] == job.queue and key[1] < job.priority and each.count for key, each in running.items()):
             return True

@@ -22,6 +22,7 @@ from muster.engine.scores import HOLDINGS
 from muster.events.decisions import Placement
 
 ORDERS_MAX: Final = 24
+VAIN_MAX: Final = 8192
 
 Wanted = tuple[tuple[int, ...], ...]
 """By group: the ranks that are wanted at least, then the others."""
@@ -38,11 +39,14 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("best_fit", "cache", "picker", "state")
+    __slots__ = ("best_fit", "cache", "gangs", "picker", "state", "vain")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.cache = CandidateCache(state.ledger, state.policy)
+        self.gangs: dict[str, Gang] = {}
+        self.vain: dict[str, int] = {}
+        """Gangs by key for which no places were found, and up to which note of freed rows that is so."""
         scores = [(score.name, score.weight) for score in state.policy.scores if score.name in HOLDINGS]
         self.best_fit: BestFit | None = None
         if scores:
@@ -76,6 +80,14 @@ class Placer:
             spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
             return None if spot is None else (Placement(0, *spot),)
         return self._gang(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+
+    def note_vain(self, gang: Gang, freed: int) -> None:
+        """No places were found for the gang, and none will be before something is freed on a row that it may use."""
+        if len(self.vain) >= VAIN_MAX:
+            self.vain.clear()
+            self.gangs.clear()
+        self.vain[gang.key] = freed
+        self.gangs[gang.key] = gang
 
     def refill(self, instance: Instance, lost: Sequence[Sequence[int]]) -> tuple[Placement, ...] | None:
         """Places for these ranks (by group) of a running attempt, all of them, or None."""

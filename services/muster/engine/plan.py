@@ -16,11 +16,13 @@ from muster.engine.bestfit import Spot
 class Plan:
     """Steps on the ledger that can be taken back. Use it in a `with` block, which undoes them."""
 
-    __slots__ = ("_steps", "state")
+    __slots__ = ("_away", "_steps", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._steps: list[Callable[[], None]] = []
+        self._away: dict[Attempt, None] = {}
+        """Attempts that queues are not charged for in this plan."""
 
     def __enter__(self) -> "Plan":
         return self
@@ -39,7 +41,9 @@ class Plan:
             steps.pop()()
 
     def without(self, attempt: Attempt, node: Node | None = None) -> None:
-        """As if the attempt held nothing, or nothing on this node."""
+        """As if the attempt held nothing, or nothing on this node. Its queue is not charged for it either way."""
+        if attempt.charge is not None and attempt not in self._away:
+            self._charge(attempt, -1)
         for task in attempt.tasks.values():
             if task in task.node.tasks and (node is None or task.node is node):
                 self._release(task)
@@ -47,6 +51,8 @@ class Plan:
     def again(self, attempt: Attempt) -> None:
         """As if the attempt held after all what `without` took off."""
         ledger = self.state.ledger
+        if attempt in self._away:
+            self._charge(attempt, 1)
         for task in attempt.tasks.values():
             if task.holding and task not in task.node.tasks:
                 ledger.hold(task)
@@ -64,6 +70,12 @@ class Plan:
         """As if the nomination kept nothing."""
         key = nomination.instance.key
         ledger = self.state.ledger
+        tree, charge = self.state.tree, nomination.charge
+        if tree is not None and charge is not None:
+            job = nomination.instance.job
+            queue = tree.of(job.queue)
+            tree.shift(queue, job.user, charge, -1)
+            self._steps.append(lambda: tree.shift(queue, job.user, charge, 1))
         for node in nomination.nodes:
             if node.liveness != "removed":
                 claim = node.claims.pop(key)
@@ -74,6 +86,23 @@ class Plan:
                     ledger.recount(node)
 
                 self._steps.append(back)
+
+    def _charge(self, attempt: Attempt, sign: int) -> None:
+        tree, charge = self.state.tree, attempt.charge
+        assert tree is not None
+        assert charge is not None
+        job = attempt.instance.job
+        queue = tree.of(job.queue)
+
+        def move(sign: int) -> None:
+            tree.shift(queue, job.user, charge, sign)
+            if sign < 0:
+                self._away[attempt] = None
+            else:
+                del self._away[attempt]
+
+        move(sign)
+        self._steps.append(lambda: move(-sign))
 
     def _release(self, task: Task) -> None:
         ledger = self.state.ledger

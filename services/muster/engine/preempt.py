@@ -1,6 +1,7 @@
 """Whose place a waiting instance may take, when none is free.
 
-A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`. What stops
+A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`; where there is
+a tree of queues, others too (`muster.engine.reclaim`). What stops
 already counts as free, but for what is kept of it for others: the beneficiary only waits for it. There are no victims unless the
 beneficiary then fits, and no victim is left out of whom it would still fit.
 
@@ -14,16 +15,18 @@ optimum is not promised for gangs (it is a covering problem); legality and minim
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, Protocol
 
 from muster.cluster.jobs import Attempt, Job
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.candidates import CandidateCache
+from muster.engine.limits import within_limits
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
-from muster.engine.place import Placer
 from muster.engine.plan import Plan
+from muster.engine.reclaim import Grounds, standing
 from muster.engine.room import fits
 from muster.engine.rows import devices_for
 from muster.events.decisions import Placement
@@ -39,14 +42,29 @@ Found = tuple[tuple[Placement, ...], list[Attempt]]
 """The places, and the attempts that are to be gone from them, those that stop already too."""
 
 
-def search(state: State, placer: Placer, job: Job) -> Found | None:
+class Finder(Protocol):
+    """What a search needs of a placer."""
+
+    cache: CandidateCache
+
+    def find(self, job: Job) -> tuple[Placement, ...] | None:
+        """Places for a new attempt of an instance of this job, or None."""
+        ...
+
+    def excluded(self, avoid: Sequence[str]) -> int:
+        """The rows of the nodes with these uids, as bits."""
+        ...
+
+
+def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = None) -> Found | None:
     """Places for an instance of the job with the victims that this takes, or None.
 
-    The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so.
+    The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so. Where there is a
+    tree of queues `grounds` say who may be a victim.
     """
     if job.gang.single:
-        return _single(state, placer, job)
-    return _gang(state, placer, job)
+        return _single(state, placer, job, grounds)
+    return among_all(state, placer, job, grounds)
 
 
 def rank(attempt: Attempt) -> Rank:
@@ -61,6 +79,7 @@ def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
         attempt.phase != "stop"
         and other.queue == job.queue
         and other.priority < job.priority
+        and standing(state, other, attempt.bound_us) < job.priority
         and other.request.preemptible
         and not (attempt.phase == "run" and state.at_us < attempt.started_us + state.policy.min_runtime_us)
     )
@@ -72,7 +91,7 @@ def _order(attempt: Attempt) -> tuple[Rank, int, tuple[int, int, int]]:
     return rank(attempt), -attempt.running_since_us, (-cycle, -index, -number)
 
 
-def _on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt]]:
+def _on(state: State, node: Node, job: Job, grounds: Grounds | None = None) -> tuple[list[Attempt], list[Attempt]]:
     """The attempts on a node that stop anyway, and those that may be victims, in their order."""
     stopping: dict[tuple[str, int], Attempt] = {}
     victims: dict[tuple[str, int], Attempt] = {}
@@ -80,7 +99,7 @@ def _on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt
         attempt = task.attempt
         if attempt.phase == "stop":
             stopping[attempt.instance.key] = attempt
-        elif may_be_victim(state, attempt, job):
+        elif attempt in grounds.victims if grounds is not None else may_be_victim(state, attempt, job):
             victims[attempt.instance.key] = attempt
     return sorted(stopping.values(), key=_order), sorted(victims.values(), key=_order)
 
@@ -88,17 +107,19 @@ def _on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt
 # A single task
 
 
-def _single(state: State, placer: Placer, job: Job) -> Found | None:
+def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None) -> Found | None:
     shape = job.gang.shapes[0]
     bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
+    if grounds is not None and not state.stopping:
+        bits &= grounds.rows()
     estimates: list[tuple[Rank, int, int]] = []
     for row in rows_of(bits):
-        least = _estimate(state, state.ledger.node(row), shape, job)
+        least = _estimate(state, state.ledger.node(row), shape, job, grounds)
         if least is not None:
             estimates.append((*least, row))
     estimates.sort()
     best: tuple[tuple[list[Rank], int, int, int], Found] | None = None
-    tries = Tries()
+    tries = Tries(grounds)
     for tried, (least_rank, _, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
@@ -126,9 +147,9 @@ def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, in
     return ranks, tasks, lost
 
 
-def _estimate(state: State, node: Node, shape: Shape, job: Job) -> tuple[Rank, int] | None:
+def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds | None = None) -> tuple[Rank, int] | None:
     """The highest rank that must go from this node at least, and how many attempts; None if all would not be enough."""
-    stopping, victims = _on(state, node, job)
+    stopping, victims = _on(state, node, job, grounds)
     cpu, memory, disk, tasks = node.cpu_free, node.memory_free, node.disk_free, node.tasks_free
     devices = node.whole_free if shape.gpus else 0
     last: Rank = (-(2**62), 0)
@@ -158,17 +179,22 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job) -> tuple[Rank, i
 
 
 class Tries:
-    """Counts the sets of victims that one search tries."""
+    """Counts the sets of victims that one search tries, and says which may be tried."""
 
-    __slots__ = ("left",)
+    __slots__ = ("grounds", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, grounds: Grounds | None = None) -> None:
         self.left = SETS_MAX
+        self.grounds = grounds
+
+    def together(self, some: Sequence[Attempt]) -> bool:
+        """Whether all these may go."""
+        return self.grounds is None or self.grounds.together(some)
 
 
 def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> tuple[tuple[int, ...], list[Attempt]] | None:
     """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
-    stopping, victims = _on(state, node, job)
+    stopping, victims = _on(state, node, job, tries.grounds)
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)
@@ -177,6 +203,8 @@ def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> 
         for attempt in victims:
             if _fits_here(state, node, shape):
                 break
+            if not tries.together([*gone, attempt]):
+                continue
             plan.without(attempt, node)
             gone.append(attempt)
         if not _fits_here(state, node, shape):
@@ -217,7 +245,7 @@ def _best_set(
         nonlocal best
         if at == len(order):
             cost = _cost(state, chosen)
-            if cost < best[0]:
+            if cost < best[0] and tries.together(chosen):
                 best = cost, chosen
             return
         below = [attempt for one in order[at + 1 :] for attempt in ranks[one]]
@@ -249,19 +277,24 @@ def _fits_here(state: State, node: Node, shape: Shape) -> bool:
 # A gang
 
 
-def _gang(state: State, placer: Placer, job: Job) -> Found | None:
+def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = None, anywhere: bool = False) -> Found | None:
+    """The same for any gang, victims taken off in order of rank; with `anywhere` also those on other nodes than it could take."""
     bits = 0
     for shape in job.gang.shapes:
         bits |= placer.cache.of(shape).bits
     stopping: dict[tuple[str, int], Attempt] = {}
     candidates: dict[tuple[str, int], Attempt] = {}
     for row in rows_of(bits):
-        dying, victims = _on(state, state.ledger.node(row), job)
+        dying, victims = _on(state, state.ledger.node(row), job, grounds)
         stopping.update([(attempt.instance.key, attempt) for attempt in dying])
         candidates.update([(attempt.instance.key, attempt) for attempt in victims])
+    if anywhere and grounds is not None:
+        candidates = {attempt.instance.key: attempt for attempt in grounds.victims}
     if not stopping and not candidates:
         return None
     ordered = sorted(candidates.values(), key=_order)
+    if grounds is not None:
+        ordered = grounds.as_many(ordered)
     with Plan(state) as plan:
         for attempt in stopping.values():
             plan.without(attempt)
@@ -278,7 +311,7 @@ def _gang(state: State, placer: Placer, job: Job) -> Found | None:
     return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
-def _fewest_first(plan: Plan, placer: Placer, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:
+def _fewest_first(plan: Plan, placer: Finder, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:
     """The shortest beginning of the victims with which the job fits, taken off in the plan; None if all are not enough."""
     if placer.find(job) is not None:
         return []
@@ -303,7 +336,7 @@ def _fewest_first(plan: Plan, placer: Placer, job: Job, ordered: Sequence[Attemp
     return list(ordered[:high])
 
 
-def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+def _spare(state: State, plan: Plan, placer: Finder, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
     """Put back whom the job can do without. Where there are many, only those on the places found are tried."""
     rows = dict.fromkeys([placement.row for placement in places])
     needed = []
@@ -340,7 +373,7 @@ def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], pla
         for row in rows:
             for placement in wanted[row]:
                 overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
-        if not overlay.enough([state.ledger.node(row) for row in rows]):
+        if not overlay.enough([state.ledger.node(row) for row in rows]) or not within_limits(state, job, places):
             plan.undo(mark)
             needed.append(attempt)
     return needed

@@ -6,7 +6,7 @@ A cycle goes: time moves on; the inputs are folded in; then `decide`, in this or
     2. nodes that were heard again                               `liveness`
     3. instances to which something happened                     `lifecycle`
     4. deadlines that have come, of nodes, attempts, nominations, and of ended jobs that leave the state
-    5. a pass over those who wait                                `passes`
+    5. a pass over those who wait                                `passes`, `order` where queues stand in a tree
 
 Each decision is folded in before the next is made. What does not fit into the cycle is decided in the next one.
 """
@@ -21,6 +21,7 @@ from muster.cluster.state import State
 from muster.engine import lifecycle, liveness
 from muster.engine.emit import Emitter
 from muster.engine.gate import gate
+from muster.engine.order import TreePass
 from muster.engine.passes import Pass
 from muster.engine.place import Placer
 from muster.events.base import Event
@@ -85,7 +86,11 @@ class Engine:
             names = [key for key, _ in state.timers.due(state.at_us)]
             check(len(emitter.decisions) > before, f"{names} is due, and there is nothing to decide")
         if not emitter.full:
-            Pass(state, self._placer_for(state.policy), emitter).run()
+            placer = self._placer_for(state.policy)
+            if state.tree is None:
+                Pass(state, placer, emitter).run()
+            else:
+                TreePass(state, state.tree, placer, emitter).run()
         emitter.close()
         check(state.more or not (state.todo or state.hopeless), "something was to be decided, and nothing was")
         return emitter.decisions

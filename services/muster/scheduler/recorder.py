@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.cluster.queuetree import fault
 from muster.cluster.state import State
 from muster.engine.policies import unknown
 from muster.events.base import Event
@@ -36,6 +37,7 @@ from muster.events.operations import (
     InputRefused,
     PolicySet,
 )
+from muster.events.queues import QueueRemoved, QueueSet
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.messages import BEAT, JOBS, NODES, Buffer, Message
@@ -143,6 +145,8 @@ class Recorder:
         self.refused: dict[tuple[str, int], str] = {}
         """Digests of messages that must not be looked at, by source and offset."""
         self._submitted: dict[str, None] = {}
+        self._queues: dict[str, QueueSet] | None = None
+        """The queues as they are after what this cycle took, once it took something about them."""
 
     def offer(self, state: State, message: Message) -> None:
         """Something arrived. What was taken before is dropped.
@@ -186,6 +190,7 @@ class Recorder:
         self.agents.begin_cycle()
         if self._submitted:
             self._submitted = {}
+        self._queues = None
         recorded = Recorded(state.policy.inputs_max, INPUTS_MAX_BYTES)
         if beat:
             recorded.room = max(1, recorded.room - 1)
@@ -349,12 +354,31 @@ class Recorder:
             why = unknown(event.policy)
             if why:
                 raise Malformed(why)
+        elif isinstance(event, QueueSet | QueueRemoved):
+            self._check_queue(state, event)
         elif isinstance(event, DeviceHealthChanged):
             _check_key(message, "node", event.node)
             node = reports.registered(state, event.node)
             if node is not None and node.uid == event.uid and event.node not in self.agents.registered:
                 return any(device.uuid == event.device and device.health != event.health for device in node.devices)
         return True
+
+    def _check_queue(self, state: State, event: QueueSet | QueueRemoved) -> None:
+        """Whether it can be said of the queues that there are, with what this cycle says of them.
+
+        Raises:
+            Malformed: it cannot.
+        """
+        said = self._queues
+        if said is None:
+            said = self._queues = dict(state.tree.said) if state.tree is not None else {}
+        why = fault(said, event)
+        if why:
+            raise Malformed(why)
+        if isinstance(event, QueueSet):
+            said[event.queue] = event
+        else:
+            del said[event.queue]
 
     def _report(self, state: State, message: Message, recorded: Recorded) -> bool:
         """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""

@@ -36,6 +36,7 @@ from muster.events.operations import (
     Policy,
     PolicySet,
 )
+from muster.events.queues import Amounts, QueueRemoved, QueueSet
 
 LOG: Final = "muster.log"
 
@@ -46,7 +47,7 @@ TOPICS: Final = {
     OPERATIONS: (
         "operations",
         "What people and tools say of the cluster.",
-        "The node's name; `policy` for the policy, `lease` for leases.",
+        "The node's name; `policy` for the policy, `queues` for queues, `lease` for leases.",
     ),
 }
 """The id of each topic's channel, what it is, and what its messages' keys are."""
@@ -81,6 +82,8 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     NodeRemoved(node="gpu-17", uid="4c4c4544-0042"),
     LeaseExtended(until_us=_AT_US, by="ada"),
     PolicySet(policy=Policy(), by="ada"),
+    QueueSet(queue="red", parent="team", guarantee=Amounts(gpu_milli=4000), limit=Amounts(gpu_milli=8000), by="ada"),
+    QueueRemoved(queue="red", by="ada"),
 )
 """One of each kind."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from muster.simulator.scenario.fields import ELASTIC, LICENCES, QUEUES, RESERVATIONS, TOPOLOGY
+from muster.simulator.scenario.fields import ELASTIC, LICENCES, RESERVATIONS, TOPOLOGY
 from muster.simulator.scenario.names import Mentions, Names
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory
 from muster.simulator.scenario.reading import Value, show
@@ -222,7 +222,6 @@ _LATER = {
     "planned": RESERVATIONS,
     "reservation": RESERVATIONS,
     "licences": LICENCES,
-    "shares": QUEUES,
     "grown": ELASTIC,
 }
 

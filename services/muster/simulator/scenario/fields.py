@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from muster.engine.policies import unknown
+from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
 from muster.events.operations import Policy, Weight
+from muster.events.queues import Amounts, QueueSet
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
-from muster.simulator.scenario.quantities import Exact, read_cpu, read_memory, read_share, whole
+from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
 
 TOPOLOGY = "topology above the node"
@@ -373,27 +375,27 @@ _POLICY_LATER = {
     "horizon": RESERVATIONS,
     "resolution": RESERVATIONS,
     "plan_ttl": RESERVATIONS,
-    "reclaim_min_runtime": QUEUES,
 }
 
 _SPANS = {field.name[:-3]: field.name for field in msgspec.structs.fields(Policy) if field.name.endswith("_us")}
-_COUNTS = ("flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
-_OFF = ("reclaim", "backfill", "aging_after")
+_COUNTS = ("aging_max", "flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
+_SWITCHES = ("preemption", "reclaim")
+_OFF = ("backfill",)
 
 
 def read_policy(value: Value) -> dict[str, Any]:
-    """The fields of `Policy` that a scene sets. Reclaim, backfill and aging do not exist yet: they can only be off."""
-    known = ["name", "version", "filters", "scores", "preemption", *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
+    """The fields of `Policy` that a scene sets. Backfill does not exist yet: it can only be off."""
+    known = ["name", "version", "filters", "scores", *_SWITCHES, *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
     fields = value.known("a policy", dict.fromkeys(known), _POLICY_LATER)
     changes: dict[str, Any] = {}
     for key, item in fields.items():
         if key in _OFF:
-            if item.data is not False and not (key == "aging_after" and item.data == 0):
-                raise item.error("is not supported yet: it can only be off (false, or 0 for aging_after)")
+            if item.data is not False:
+                raise item.error("is not supported yet: it can only be off (false)")
         elif key == "name":
             changes["name"] = read_one(item)
-        elif key == "preemption":
-            changes["preemption"] = item.boolean()
+        elif key in _SWITCHES:
+            changes[key] = item.boolean()
         elif key == "filters":
             changes["filters"] = tuple(entry.string() for entry in item.items("filters"))
         elif key == "scores":
@@ -410,6 +412,78 @@ def read_policy(value: Value) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         raise value.error(f"cannot be set: {error}") from None
     return changes
+
+
+_QUEUE_FIELDS = (
+    "name",
+    "parent",
+    "guarantee",
+    "limit",
+    "user_limit",
+    "borrow",
+    "lend",
+    "weight",
+    "tier",
+    "order",
+    "preemption",
+    "protected_from",
+    "max_time",
+    "default_priority",
+    "users",
+)
+
+
+def read_queue(value: Value, mentions: Mentions) -> QueueSet:
+    """A queue as an operator says it is."""
+    fields = value.known("a queue", list(_QUEUE_FIELDS))
+    if "name" not in fields:
+        raise value.error("has a queue without a name")
+    said: dict[str, Any] = {"queue": read_one(fields["name"])}
+    if "parent" in fields:
+        said["parent"] = read_one(fields["parent"])
+        if said["parent"] not in mentions.queues:
+            raise fields["parent"].error(f"names the queue {said['parent']!r}, which does not exist")
+    for key in ("guarantee", "limit", "user_limit", "borrow", "lend"):
+        if key in fields:
+            said[key] = _queue_amounts(fields[key], key in ("limit", "user_limit"))
+    for key in ("weight", "tier", "protected_from", "default_priority"):
+        if key in fields:
+            said[key] = fields[key].whole()
+    if "order" in fields:
+        said["order"] = fields["order"].word(("fifo", "fair"))
+    if "preemption" in fields:
+        item = fields["preemption"]
+        word = item.word(("queue", "subtree", "off")) if isinstance(item.data, str) else ""
+        said["preemption"] = word or ("queue" if item.boolean() else "off")
+    if "max_time" in fields:
+        said["max_time_us"] = fields["max_time"].micros()
+    if "users" in fields:
+        said["users"] = tuple(read_plain(fields["users"]))
+    try:
+        event = msgspec.convert(msgspec.to_builtins(QueueSet(**said)), QueueSet)
+        check_queue(event)
+    except (msgspec.ValidationError, Malformed) as error:
+        raise value.error(f"cannot be set: {error}") from None
+    return event
+
+
+def _queue_amounts(value: Value, jobs: bool) -> Amounts:
+    said: dict[str, Any] = {}
+    by_model = {}
+    for key, item in value.mapping("amounts").items():
+        if key.startswith("gpus/") and len(key) > 5:
+            by_model[key[5:]] = whole(item, read_gpus(item))
+        elif key == "gpus":
+            said["gpu_milli"] = whole(item, read_gpus(item))
+        elif key == "cpu":
+            said["cpu_milli"] = whole(item, read_cpu(item))
+        elif key == "memory":
+            said["memory_mib"] = whole(item, read_memory(item))
+        elif key == "jobs" and jobs:
+            said["jobs"] = item.count()
+        else:
+            raise item.error(f"is unknown: amounts are gpus, gpus/MODEL, cpu, memory{' and jobs' if jobs else ''}")
+    return Amounts(gpu_milli_by_model=by_model, **said)
 
 
 def _weight(value: Value) -> Weight:

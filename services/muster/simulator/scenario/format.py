@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
+from muster.events.queues import QueueSet
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
     ELASTIC,
     LICENCES,
-    QUEUES,
     RESERVATIONS,
     SERVICES,
     TOPOLOGY,
@@ -25,8 +25,9 @@ from muster.simulator.scenario.fields import (
     read_node_fields,
     read_nodes,
     read_policy,
+    read_queue,
 )
-from muster.simulator.scenario.names import Mentions, read_one, split_unit
+from muster.simulator.scenario.names import Mentions, read_plain, split_unit
 from muster.simulator.scenario.quantities import read_cpu, read_memory, whole
 from muster.simulator.scenario.reading import Value, read_file, read_text
 
@@ -58,6 +59,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     nodes: tuple[NodeScene, ...]
     policy: dict[str, Any]
+    queues: tuple[QueueSet, ...]
     steps: tuple[Step, ...]
     instants: tuple[int, ...]
     """Times whose devices are compared with later ones."""
@@ -87,8 +89,8 @@ def _scenario(document: Value, file: str) -> Scenario:
         if key not in fields:
             raise document.error(f"has no {key}")
     cluster = fields["cluster"].known("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
-    queues = _queues(fields["queues"]) if "queues" in fields else ["default"]
-    mentions = Mentions(queues)
+    mentions = Mentions(_queue_names(fields))
+    queues = [read_queue(item, mentions) for item in fields["queues"].items("queues")] if "queues" in fields else []
     nodes = read_nodes(cluster["nodes"]) if "nodes" in cluster and cluster["nodes"].data != [] else []
     policy = read_policy(fields["policy"]) if "policy" in fields else {}
     steps = [_step(item, mentions) for item in fields["steps"].items("steps")]
@@ -103,24 +105,23 @@ def _scenario(document: Value, file: str) -> Scenario:
         about=about,
         nodes=tuple(nodes),
         policy=policy,
+        queues=tuple(queues),
         steps=tuple(steps),
         instants=tuple(sorted({at_us for at_us, _ in mentions.instants})),
     )
 
 
-def _queues(value: Value) -> list[str]:
-    later = dict.fromkeys(
-        ("parent", "guarantee", "limit", "weight", "tier", "user_limit", "borrow", "lend", "order", "preemption", "max_time"),
-        QUEUES,
-    )
-    names = []
-    for item in value.items("queues"):
-        fields = item.known("a queue", ["name"], later)
-        name = read_one(fields["name"]) if "name" in fields else ""
-        if name != "default":
-            raise item.error(f"{name!r} is not supported yet: the one queue is 'default'; others arrive with {QUEUES}")
-        names.append(name)
-    return names or ["default"]
+def _queue_names(fields: dict[str, Value]) -> list[str]:
+    """Every queue that the file ever sets, and the one that is always there."""
+    names = ["default"]
+    said = fields["queues"].items("queues") if "queues" in fields else []
+    for step in fields["steps"].items("steps"):
+        if isinstance(step.data, dict) and "queue" in step.data:
+            said = [*said, *step.data["queue"].several()]
+    for item in said:
+        if isinstance(item.data, dict) and "name" in item.data:
+            names.extend(read_plain(item.data["name"]))
+    return list(dict.fromkeys(names))
 
 
 def _step(value: Value, mentions: Mentions) -> Step:
@@ -264,6 +265,18 @@ def _foreign(value: Value, mentions: Mentions) -> list[Any]:
     return result
 
 
+def _queue(value: Value, mentions: Mentions) -> list[Any]:
+    return [read_queue(item, mentions) for item in value.several()]
+
+
+def _remove_queue(value: Value, mentions: Mentions) -> list[Any]:
+    names = read_plain(value)
+    for name in names:
+        if name not in mentions.queues:
+            raise value.error(f"names the queue {name!r}, which does not exist; there are {', '.join(mentions.queues)}")
+    return list(names)
+
+
 def _policy(value: Value, mentions: Mentions) -> list[Any]:
     return [read_policy(value)]
 
@@ -327,6 +340,8 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "device": _device,
     "foreign": _foreign,
     "policy": _policy,
+    "queue": _queue,
+    "remove_queue": _remove_queue,
     "repeat_last": _repeat,
     "late": _late,
     "unreadable": _nodes,
@@ -346,8 +361,6 @@ _VERBS_LATER = {
     "revise": SERVICES,
     "metric": SERVICES,
     "checkpoint": "checkpoints",
-    "queue": QUEUES,
-    "remove_queue": QUEUES,
     "licences": LICENCES,
     "reserve": RESERVATIONS,
     "unreserve": RESERVATIONS,

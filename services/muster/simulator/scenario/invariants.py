@@ -8,7 +8,9 @@ from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants
 from muster.cluster.jobs import TERMINAL, Attempt, Instance
 from muster.cluster.nodes import Node
+from muster.cluster.queuetree import tasks_amounts
 from muster.cluster.state import Nomination
+from muster.events.base import INT_MAX
 from muster.events.decisions import InstanceBound, InstancePreempted, MembersReplaced, Nominated, NominationEnded, Placement
 from muster.events.jobs import GroupRequest, Requirement
 from muster.events.nodes import Taint
@@ -123,7 +125,8 @@ class Invariants:
                 if victim is None or beneficiary is None:
                     raise SceneFailure("a preemption to be of and for a job", "one of them is not there")
                 names = f"{self._name(victim.key)} for {self._name(beneficiary.key)}"
-                if victim.job.priority >= beneficiary.job.priority:
+                one_queue = victim.job.queue == beneficiary.job.queue  # across queues the second judge knows the grounds
+                if one_queue and victim.job.priority >= beneficiary.job.priority:
                     raise SceneFailure("no victim to outrank its beneficiary", f"{names} of no higher priority")
                 nomination = state.nominations.get(beneficiary.key)
                 if nomination is None and beneficiary.key not in over:
@@ -148,9 +151,26 @@ class Invariants:
             for node in self.world.state.nodes:
                 if node is not None and room < groups[0].min:
                     room += self._room(nomination, groups[0], node, gone)
-            if room >= groups[0].min:
+            if room >= groups[0].min and not self._over_limit(nomination, spared):
                 return spared.instance.key
         return None
+
+    def _over_limit(self, nomination: Nomination, spared: Attempt) -> bool:
+        """Whether some limit would be exceeded if this victim stayed."""
+        tree = self.world.state.tree
+        if tree is None:
+            return False
+        mine, theirs = nomination.instance.job, spared.instance.job
+        charge = tasks_amounts([task for task in spared.tasks.values() if task.holding])
+        common = [queue for queue in tree.of(mine.queue).path if queue in tree.of(theirs.queue).path]
+        for queue in common:
+            if any(queue.charged.get(what, 0) + amount > queue.caps.get(what, INT_MAX) for what, amount in charge.items()):
+                return True
+            used = queue.users.get(mine.user, {})
+            if mine.user == theirs.user:
+                if any(used.get(what, 0) + amount > queue.user_caps.get(what, INT_MAX) for what, amount in charge.items()):
+                    return True
+        return False
 
     def _room(self, nomination: Nomination, group: GroupRequest, node: Node, gone: list[Attempt]) -> int:
         """How many tasks of the group the node has room for once these attempts are gone."""

@@ -355,6 +355,31 @@ def _by(of: Callable[[Instance], str], stopping: bool) -> Callable[[World, Amoun
     return check
 
 
+def _by_queue(stopping: bool) -> Callable[[World, Amounts], str | None]:
+    """The same for queues, each with all that stand below it."""
+
+    def check(world: World, wanted: Amounts) -> str | None:
+        wrong = []
+        for name, bounds in wanted:
+            total: dict[str, Fraction] = {}
+            for queue in _below(world, name):
+                _add(total, _charged(world, lambda instance: instance.job.queue, queue, stopping))
+            wrong.extend(_compare(name, total, bounds))
+        return ", ".join(wrong) or None
+
+    return check
+
+
+def _below(world: World, name: str) -> list[str]:
+    """The queue and all below it, by what was said of them."""
+    tree = world.state.tree
+    found = [name]
+    for each in found:
+        if tree is not None:
+            found.extend([other for other, queue in tree.queues.items() if queue.spec is not None and queue.spec.parent == each])
+    return found
+
+
 def _compare(name: str, amounts: dict[str, Fraction], bounds: list[tuple[str, Bound]]) -> list[str]:
     wrong = []
     for key, bound in bounds:
@@ -437,9 +462,9 @@ _JUDGES: dict[str, Callable[[World, Any], str | None]] = {
     "decisions_since": _decisions_since,
     "reason": _reason,
     "free": _free,
-    "queue": _by(lambda instance: instance.job.queue, stopping=False),
+    "queue": _by_queue(stopping=False),
     "user": _by(lambda instance: instance.job.user, stopping=False),
-    "held": _by(lambda instance: instance.job.queue, stopping=True),
+    "held": _by_queue(stopping=True),
     "node": _node,
     "before": _before,
     "refused": _count(lambda world: len(world.book.refused)),

@@ -12,6 +12,7 @@ from muster.events.jobs import JobCancelRequested, JobReprioritised
 from muster.events.levels import TaskReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.events.queues import QueueRemoved, QueueSet
 from muster.simulator.agents import Behaviour
 from muster.simulator.scenario.fields import JobScene, NodeScene
 from muster.simulator.scenario.format import Verb
@@ -195,6 +196,14 @@ def _policy(world: World, changes: dict[str, Any]) -> None:
     world.set_policy(msgspec.structs.replace(world.policy, **changes))
 
 
+def _queue(world: World, event: QueueSet) -> None:
+    world.send(OPERATIONS, encode_entry(event))
+
+
+def _remove_queue(world: World, name: str) -> None:
+    world.send(OPERATIONS, encode_entry(QueueRemoved(queue=name)))
+
+
 def _late(world: World, args: tuple[str, int, int, str, int]) -> None:
     name, attempt, rank, report, code = args
     job, index = _of(world, name)
@@ -276,6 +285,8 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "device": _device,
     "foreign": _foreign,
     "policy": _policy,
+    "queue": _queue,
+    "remove_queue": _remove_queue,
     "late": _late,
     "unreadable": _readable(False),
     "readable": _readable(True),

@@ -18,6 +18,7 @@ from muster.events.codec import decode_cycle, encode_entry
 from muster.events.decisions import InstanceBound, MembersReplaced
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy, PolicySet
+from muster.events.queues import QueueSet
 from muster.events.record import Cycle
 from muster.log.admit import Admitted
 from muster.scheduler.core import Core
@@ -115,10 +116,12 @@ class World:
         """Log time now."""
         return self.now_us + self.fleet.epoch_us
 
-    def start(self, nodes: tuple[NodeScene, ...]) -> None:
-        """A scheduler starts to lead, the policy is set and the nodes of the cluster register."""
+    def start(self, nodes: tuple[NodeScene, ...], queues: tuple[QueueSet, ...] = ()) -> None:
+        """A scheduler starts to lead, the policy and the queues are set and the nodes of the cluster register."""
         self.lead(gap_us=0)
         self.set_policy(self.policy)
+        for queue in queues:
+            self.send(OPERATIONS, encode_entry(queue))
         for node in nodes:
             self.add_node(node)
         self.flush()

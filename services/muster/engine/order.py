@@ -1,0 +1,442 @@
+"""One pass where queues stand in a tree: whose turn it is.
+
+At each queue, from the root down, the turn is given to the first of those below it that have somebody to ask, in order of:
+
+    1. who has less than it is promised, before who has not
+    2. the higher tier
+    3. a weight above 0
+    4. the smaller share of all there is, for its weight (`muster.engine.shares`)
+    5. the name
+
+What a queue that has others below it was asked for itself stands among these as one without a guarantee, of weight 1.
+Within the queue whose turn it is: the higher priority (with aging); running gangs that lost a member; in a fair queue the
+user who has less in it; the place. Whom it asks, and what comes of that, is as in `muster.engine.passes`.
+
+Nobody's key depends on who waits, only on what is charged; so whoever would be asked in vain can be left out. After a
+binding only the keys on the way up from that queue are made anew; after a preemption all are.
+"""
+
+import heapq
+
+from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.queues import PendingClass, Waiting
+from muster.cluster.queuetree import Charge, Queue, QueueTree
+from muster.cluster.state import Nomination, State
+from muster.engine import preempt
+from muster.engine.emit import Emitter
+from muster.engine.limits import LimitedPlacer, Limits
+from muster.engine.passes import Asked, Pass
+from muster.engine.place import Placer
+from muster.engine.plan import Plan
+from muster.engine.reclaim import Grounds, Levels, crosses, levels, standing
+from muster.engine.shares import below, share
+from muster.events.decisions import Placement
+
+Key = tuple[int, int, int, int, str]
+Turn = tuple[int, int, int, tuple[int, int, int], int, PendingClass | Instance]
+"""Minus the standing, 1 for who is not running yet, the share of the user, the place, a number."""
+
+
+class AskedInQueue(Asked):
+    """When a class was last asked in vain, and what its queue and the others were charged with then."""
+
+    __slots__ = ("crossed", "drops", "widened")
+
+    def __init__(self, freed: int, wakes: int, drops: tuple[int, ...], crossed: bool, widened: int) -> None:
+        super().__init__(freed, wakes)
+        self.drops = drops
+        self.crossed = crossed
+        """Somebody of another queue could have been a victim."""
+        self.widened = widened
+
+
+class Spot:
+    """A queue in one round, or what it was asked for itself."""
+
+    __slots__ = ("below", "key", "made", "parent", "queue", "turns", "waiting")
+
+    def __init__(self, queue: Queue, parent: "Spot | None") -> None:
+        self.queue = queue
+        self.parent = parent
+        self.below: list[tuple[Key, int, Spot]] = []
+        self.key: Key | None = None
+        """The key by which it stands in its parent's heap; None where it does not."""
+        self.made = 0
+        self.turns: list[Turn] | None = None
+        """Who is to be asked here; None until somebody looks."""
+        self.waiting: Waiting | None = None
+
+
+class TreePass(Pass):
+    """One pass over the queues of a tree."""
+
+    __slots__ = ("_alive", "_counter", "_degraded", "_limited", "_lowest", "_root", "_within", "limits", "tree")
+
+    def __init__(self, state: State, tree: QueueTree, placer: Placer, emitter: Emitter) -> None:
+        super().__init__(state, placer, emitter)
+        if tree.stale:
+            tree.settle()
+        self.tree = tree
+        self.limits = Limits(state, tree)
+        self._limited = LimitedPlacer(placer, self.limits)
+        self._root = Spot(tree.root, None)
+        self._counter = 0
+        self._degraded: dict[str, list[Instance]] = {}
+        self._lowest: dict[str, int] = {}
+        """By queue: the lowest priority of what could be told to stop there."""
+        self._alive: dict[str, None] = {}
+        """The gangs among those who wait for which there may be a free place."""
+        self._within: Levels = ()
+        """The queues within whose guarantee the last ask was, before any nomination was lifted for it."""
+
+    # Whose turn it is
+
+    def _round(self) -> None:
+        self._begin()
+        self.preempted = False
+        emitter = self.emitter
+        while not emitter.full:
+            spot = self._pick()
+            if spot is None:
+                return
+            turns = spot.turns
+            assert turns is not None
+            who = turns[0][-1]
+            if isinstance(who, Instance):
+                heapq.heappop(turns)
+                self._refill(who)
+                self._update(spot)
+                continue
+            first = who.head()
+            if first is None or self._surely_in_vain(who):
+                heapq.heappop(turns)
+                if not turns:
+                    self._update(spot)
+                continue
+            turn = self._turn(who, first)
+            if turn[:4] != turns[0][:4]:  # in a fair queue: its user has more by now
+                heapq.heapreplace(turns, turn)
+                continue
+            had_nomination = who.key[-1] is not None
+            left = self._ask(who, first)
+            if self.again or self.preempted:
+                self.again = True
+                return
+            if left and had_nomination:
+                self._count_alive()  # what it kept may be free now
+            heapq.heappop(turns)
+            head = who.head() if left and who.count else None
+            if head is not None:
+                heapq.heappush(turns, self._turn(who, head))
+            self._lowest.pop(spot.queue.name, None)
+            self._update(spot)
+
+    def _begin(self) -> None:
+        """Everybody who has somebody to ask stands in its place."""
+        state, tree = self.state, self.tree
+        self._degraded = {}
+        self._lowest = {}
+        for key in state.degraded:
+            instance = state.jobs[key[0]].instances[key[1]]
+            self._degraded.setdefault(instance.job.queue, []).append(instance)
+        self._count_alive()
+        self._root = Spot(tree.root, None)
+        spots: dict[str, Spot] = {}
+        for name in (*state.pending.queues, *self._degraded):
+            queue = tree.of(name)
+            waiting = state.pending.queues.get(name) if not any(each.closed for each in queue.path) else None
+            if name not in self._degraded and (waiting is None or self._nobody_to_ask(queue, waiting)):
+                continue
+            spot = self._spot(spots, queue)
+            if queue.children:
+                spot = Spot(queue, spot)
+            spot.waiting = waiting
+            each: Spot | None = spot
+            while each is not None and each.parent is not None and each.key is None:
+                self._put(each)
+                each = each.parent
+
+    def _spot(self, spots: dict[str, Spot], queue: Queue) -> Spot:
+        found = spots.get(queue.name)
+        if found is None:
+            above = queue.parent
+            parent = self._root if above is None or above is self.tree.root else self._spot(spots, above)
+            found = spots[queue.name] = Spot(queue, parent)
+        return found
+
+    def _put(self, spot: Spot) -> None:
+        """It stands among those below its parent, by the key that it has now."""
+        parent = spot.parent
+        assert parent is not None
+        self._counter += 1
+        spot.made = self._counter
+        spot.key = self._key(spot)
+        heapq.heappush(parent.below, (spot.key, spot.made, spot))
+
+    def _key(self, spot: Spot) -> Key:
+        queue = spot.queue
+        if spot.parent is not None and spot.parent.queue is queue:
+            return 1, 0, 0, share(_own(queue), self.tree.capacity), ""
+        weight = queue.weight
+        return (
+            0 if below(queue) else 1,
+            -queue.tier,
+            0 if weight else 1,
+            share(queue.charged, self.tree.capacity, max(1, weight)),
+            queue.name,
+        )
+
+    def _pick(self) -> Spot | None:
+        """Where the turn is, with somebody to ask; None if there is nobody left."""
+        while True:
+            spot = self._root
+            while True:
+                heap = spot.below
+                while heap and (heap[0][1] != heap[0][2].made or heap[0][2].key is None):
+                    heapq.heappop(heap)
+                if not heap:
+                    break
+                spot = heap[0][2]
+            if spot is self._root:
+                return None
+            if spot.turns is None:
+                self._fill(spot)
+            if spot.turns:
+                return spot
+            self._leave(spot)
+
+    def _leave(self, spot: Spot) -> None:
+        """Nobody is to be asked here any more, nor above where nobody else is."""
+        while spot.parent is not None:
+            spot.key = None
+            spot = spot.parent
+            heap = spot.below
+            while heap and (heap[0][1] != heap[0][2].made or heap[0][2].key is None):
+                heapq.heappop(heap)
+            if heap:
+                return
+
+    def _update(self, spot: Spot) -> None:
+        """What it is charged with has changed, and so have the keys from there up; or nobody is left to ask."""
+        if not spot.turns:
+            self._leave(spot)
+            return
+        each: Spot | None = spot
+        while each is not None and each.parent is not None:
+            if each.key is not None and self._key(each) != each.key:
+                self._put(each)
+            each = each.parent
+
+    def _fill(self, spot: Spot) -> None:
+        """Line up who is to be asked in a queue."""
+        turns: list[Turn] = []
+        for instance in self._degraded.get(spot.queue.name, ()):
+            turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
+        if spot.waiting is not None:
+            for waiting in spot.waiting.classes.values():
+                head = waiting.head()
+                if head is not None and not self._surely_in_vain(waiting):
+                    turns.append(self._turn(waiting, head))
+        heapq.heapify(turns)
+        spot.turns = turns
+
+    def _turn(self, waiting: PendingClass, head: Instance) -> Turn:
+        state = self.state
+        self._counter += 1
+        mine = 0
+        if waiting.user:
+            queue = self.tree.of(waiting.queue)
+            if queue.fair:
+                mine = share(queue.users.get(waiting.user, {}), self.tree.capacity)
+        return -standing(state, head.job, state.at_us), 1, mine, head.place, self._counter, waiting
+
+    # Who need not be asked
+
+    def _count_alive(self) -> None:
+        """Which gangs may have a free place: those not tried, and those for which something was freed since."""
+        placer, ledger = self.placer, self.state.ledger
+        vain = placer.vain
+        upto = ledger.freed_upto()
+        self._alive = {}
+        for waiting in self.state.pending.queues.values():
+            for gang in waiting.gangs:
+                if vain.get(gang) != upto:
+                    self._alive[gang] = None
+        for gang in list(self._alive):
+            position = vain.get(gang)
+            if position is not None:
+                freed = ledger.freed_since(position)
+                if not any(freed & placer.cache.of(shape).bits for shape in placer.gangs[gang].shapes):
+                    vain[gang] = upto
+                    del self._alive[gang]
+
+    def _nobody_to_ask(self, queue: Queue, waiting: Waiting) -> bool:
+        """Whether everybody in the queue would be asked in vain, told without looking at each."""
+        if self.state.stopping or crosses(self.state, self.tree, queue):
+            return False
+        if self.state.nominations and any(each.key[-1] is not None for each in waiting.classes.values()):
+            return False
+        alive = self._alive
+        if len(alive) < len(waiting.gangs):
+            hope = any(gang in waiting.gangs for gang in alive)
+        else:
+            hope = any(gang in alive for gang in waiting.gangs)
+        return not hope and self._lowest_in(queue) >= max([each.priority for each in waiting.classes.values()])
+
+    def _surely_in_vain(self, waiting: PendingClass) -> bool:
+        """Whether asking the class would surely fail: as it did last time, or as it did for others."""
+        state = self.state
+        if waiting.key[-1] is None and waiting.gang.key not in self._alive and not state.stopping:
+            queue = self.tree.of(waiting.queue)
+            if self._lowest_in(queue) >= waiting.priority and not crosses(state, self.tree, queue):
+                return True
+        asked = waiting.memo
+        if not isinstance(asked, AskedInQueue):
+            return False
+        if asked.drops != self._drops(waiting) or (asked.crossed and asked.widened != self.tree.widened):
+            return False
+        return self._in_vain(waiting)
+
+    def _lowest_in(self, queue: Queue) -> int:
+        """The lowest priority of what is bound or nominated there."""
+        found = self._lowest.get(queue.name)
+        if found is None:
+            found = min([2**62, *[attempt.instance.job.priority for attempt in queue.attempts]])
+            if self.state.nominations:
+                nominated = [nomination.instance.job for nomination in self.state.nominations.values()]
+                found = min([found, *[job.priority for job in nominated if job.queue == queue.name]])
+            self._lowest[queue.name] = found
+        return found
+
+    def _drops(self, waiting: PendingClass) -> tuple[int, ...]:
+        tree = self.tree
+        path = tree.of(waiting.queue).path
+        return tuple([each.drops for each in (*path, tree.root if tree.lenders else path[0])])
+
+    def asked(self, waiting: PendingClass) -> Asked:
+        """The note that the class was asked in vain just now."""
+        state, tree = self.state, self.tree
+        crossed = crosses(state, tree, tree.of(waiting.queue))
+        return AskedInQueue(state.ledger.freed_upto(), state.wakes, self._drops(waiting), crossed, tree.widened)
+
+    # What an ask comes to
+
+    def find(self, job: Job, lifted: bool = False) -> tuple[Placement, ...] | None:
+        """Places that are free for the job, within the limits of its queue, or None."""
+        gang = job.gang
+        if not lifted and gang.key not in self._alive:
+            return None
+        allowed = self.limits.allowed(job)
+        if allowed is None:
+            return None
+        places = self.placer.find(allowed)
+        if places is None:
+            if allowed is job and not lifted and not job.avoid:
+                self._alive.pop(gang.key, None)
+                self.placer.note_vain(gang, self.state.ledger.freed_upto())
+            return None
+        return places if self.limits.fits(job, places) else None
+
+    def may_refill(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
+        """Whether a running gang may have these places for members that it lost."""
+        return self.limits.may_refill(instance, places)
+
+    def _outranked(self, job: Job) -> list[Nomination]:
+        """The nominations that the job may take from: of its queue, or of one below a common one that says so."""
+        nominations = self.state.nominations
+        if not nominations:
+            return []
+        found = [
+            nomination
+            for nomination in nominations.values()
+            if nomination.instance.job.priority < job.priority and self._shares_rank(nomination.instance.job, job)
+        ]
+        found.sort(key=lambda nomination: (-nomination.instance.job.priority, nomination.instance.place))
+        return found
+
+    def _shares_rank(self, other: Job, job: Job) -> bool:
+        if other.queue == job.queue:
+            return True
+        if not self.tree.subtrees:
+            return False
+        above = dict.fromkeys(self.tree.of(job.queue).path)
+        return any(
+            each.spec is not None and each.spec.preemption == "subtree" and each in above
+            for each in self.tree.of(other.queue).path
+        )
+
+    def _conflicts(
+        self, job: Job, places: tuple[Placement, ...], victims: tuple[Attempt, ...], outranked: list[Nomination]
+    ) -> list[Nomination]:
+        """Beside those that have no room any more, those for which the limits leave nothing."""
+        conflicts = super()._conflicts(job, places, victims, outranked)
+        if len(conflicts) == len(outranked):
+            return conflicts
+        tree, limits = self.tree, self.limits
+        charged: list[tuple[Job, Charge]] = []
+        with Plan(self.state) as plan:
+            for attempt in victims:
+                plan.without(attempt)
+            mine = limits.charge(job.gang, places)
+            tree.shift(tree.of(job.queue), job.user, mine, 1)
+            charged.append((job, mine))
+            for nomination in outranked:
+                other = nomination.instance.job
+                charge = nomination.charge or {}
+                if nomination in conflicts:
+                    continue
+                if limits.exceeded(tree.of(other.queue), other.user, charge) is not None:
+                    conflicts.append(nomination)
+                else:
+                    tree.shift(tree.of(other.queue), other.user, charge, 1)
+                    charged.append((other, charge))
+            for each, charge in reversed(charged):
+                tree.shift(tree.of(each.queue), each.user, charge, -1)
+        return conflicts
+
+    def _worth_searching(self, job: Job) -> bool:
+        """Whether anybody could be a victim, or stops anyway."""
+        state = self.state
+        queue = self.tree.of(job.queue)
+        self._within = levels(self.tree, queue, self.limits.asks.of(job.gang))
+        if crosses(state, self.tree, queue):
+            return True
+        return state.policy.preemption and (bool(state.stopping) or self._lowest_in(queue) < job.priority)
+
+    def search(self, job: Job) -> preempt.Found | None:
+        """Places for the job with the victims that this takes, within the limits of its queue, or None."""
+        state = self.state
+        grounds = Grounds(state, self.tree, job, self._within)
+        if not grounds.victims and not state.stopping:
+            return None
+        allowed = self.limits.allowed(job)
+        if allowed is None:
+            return preempt.among_all(state, self._limited, job, grounds, anywhere=True)
+        found = preempt.search(state, self._limited, allowed, grounds)
+        return found if found is None or self._without(job, found) else None
+
+    def _without(self, job: Job, found: preempt.Found) -> bool:
+        """Whether the places found are within the limits once the victims are gone."""
+        places, victims = found
+        with Plan(self.state) as plan:
+            for attempt in victims:
+                plan.without(attempt)
+            return self.limits.fits(job, places)
+
+    def _code(self, waiting: PendingClass) -> str:
+        """The leading reason: a limit, before what the nodes lack."""
+        head = waiting.head()
+        if head is not None:
+            found = self.limits.why(head.job)
+            if found is not None:
+                return found.code
+        return super()._code(waiting)
+
+
+def _own(queue: Queue) -> Charge:
+    """What a queue is charged with for jobs that named it, and not one below it."""
+    total: Charge = {}
+    for attempt in queue.attempts:
+        for what, amount in (attempt.charge or {}).items():
+            total[what] = total.get(what, 0) + amount
+    return total
