@@ -246,8 +246,7 @@ class Books:
                 alike = [victim for victim in some if (charge_of(victim)["gpus"] > 0) is gpus]
                 total = sum_of([charge_of(victim) for victim in alike])
                 if alike and not any(self.borrowed(name, charge_of(last), total - charge_of(last)) for last in alike):
-                    for victim in alike:
-                        found.pop(victim.key, None)
+                    found.pop(alike[-1].key, None)  # one of them too many
         return found
 
     def protected(self, victim: "Attempt") -> bool:
