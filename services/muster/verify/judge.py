@@ -86,7 +86,7 @@ class Judge:
         self._bound: dict[InstanceKey, None] = {}
         self._preempted: dict[AttemptKey, None] = {}
         self._victims: dict[InstanceKey, dict[AttemptKey, None]] = {}  # by the instance that is nominated
-        self._grounds: dict[AttemptKey, str] = {}  # why one may be told to stop for an instance of another queue
+        self._grounds: dict[AttemptKey, tuple[str, ...]] = {}  # why one may be told to stop for an instance of another queue
 
     def judge(self, cycle: Cycle) -> list[Violation]:
         """Judge and fold one cycle; what is wrong with it."""
@@ -258,10 +258,13 @@ class Judge:
     def _preempt(self, event: made.InstancePreempted, attempt: Attempt) -> None:
         world, victim, request = self.world, attempt.instance, attempt.instance.job.request
         by, key = world.instance(event.by_job, event.by_instance), (event.by_job, event.by_instance)
-        ground = self._grounds.get(attempt.key, "")
-        ranks = by is not None and (outranks(world, by, victim) or bool(ground))
-        allowed = world.policy.reclaim if ground == "reclaim" else world.policy.preemption
-        least_us = world.policy.reclaim_min_runtime_us if ground == "reclaim" else world.policy.min_runtime_us
+        grounds, policy = self._grounds.get(attempt.key, ()), world.policy
+        ranks = by is not None and (outranks(world, by, victim) or bool(grounds))
+        reclaims = "reclaim" in grounds and policy.reclaim
+        others = policy.preemption and (not grounds or grounds != ("reclaim",))
+        allowed = reclaims or others
+        spans = [policy.reclaim_min_runtime_us] * reclaims + [policy.min_runtime_us] * others
+        least_us = min(spans, default=0)
         spared = world.books is not None and world.books.protected(attempt)
         ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else least_us
         for so, text in (

@@ -219,9 +219,9 @@ class Books:
             whats = ["cpu", "memory"]
         return any(charge[what] and charged[what] - less[what] > promised[what] for what in whats)
 
-    def grounds(self, asker: "Instance", victims: Sequence["Attempt"]) -> dict["AttemptKey", str]:
+    def grounds(self, asker: "Instance", victims: Sequence["Attempt"]) -> dict["AttemptKey", tuple[str, ...]]:
         """By victim of another queue, why it may be told to stop for the asker: subtree, reclaim, tier; or nothing."""
-        found: dict[AttemptKey, str] = {}
+        found: dict[AttemptKey, tuple[str, ...]] = {}
         mine, job = self.path(asker.job.queue), asker.job
         asks = least(self.world, job)
         sharing: dict[str, list[Attempt]] = {}
@@ -232,14 +232,13 @@ class Books:
             ours, apart = (path[: path.index(common)] if common else path for path in (mine, theirs))
             above = self.path(common) if common else []
             if other.priority < job.priority and any(self._setting(name) == "subtree" for name in above):
-                found[victim.key] = "subtree"
+                found[victim.key] = ("subtree",)
                 continue
             if all(self.borrowed(name, charge_of(victim), Counter()) for name in apart):
-                if ours and all(self.within(name, asks) for name in ours):
-                    found[victim.key] = "reclaim"
-                elif ours and apart and self._tier(ours[-1]) > self._tier(apart[-1]):
-                    found[victim.key] = "tier"
-                for name in apart if victim.key in found else ():
+                reclaim = bool(ours) and all(self.within(name, asks) for name in ours)
+                tier = bool(ours and apart) and self._tier(ours[-1]) > self._tier(apart[-1])
+                found[victim.key] = ("reclaim",) * reclaim + ("tier",) * tier
+                for name in apart:
                     sharing.setdefault(name, []).append(victim)
         for name, some in sharing.items():
             for gpus in (True, False):
