@@ -10,7 +10,8 @@ stand below it, and in each for every user. Amounts are mappings from dimensions
     jobs            instances
 
 Guarantees are effective ones: a queue that names none for a dimension is promised what its children are, and no less than
-that. Where those below the root promise more than the nodes that are well have, all guarantees are scaled by one ratio.
+that. Where the queues below the root are promised more than the nodes that are well have, all are scaled by one ratio; and so
+are those below a queue that was scaled, where they are promised more than is left to it.
 
 There is no tree before the first `QueueSet`: nothing is counted then, and nothing that reads a tree is asked.
 """
@@ -281,15 +282,13 @@ class QueueTree:
         root = self.root
         for child in root.children.values():
             self._promise(child)
-        total = _sum([child.promised for child in root.children.values()])
-        ratios = {what: (self.healthy.get(what, 0), most) for what, most in total.items() if most > self.healthy.get(what, 0)}
+        self._scale(root, self.healthy)
         self.largest_mib = max([0, *[each[2] for each in self.seen.values()]])
         self.lenders = []
         self.tiered = any(spec.tier for spec in self.said.values())
         self.subtrees = any(spec.preemption == "subtree" for spec in self.said.values())
         for name in sorted(self.queues):
             queue = self.queues[name]
-            queue.guarantee = {what: _scaled(amount, ratios.get(what)) for what, amount in queue.promised.items()}
             if queue.spec is not None:
                 lend = amounts_of(queue.spec.lend)
                 queue.kept = {what: max(0, queue.guarantee.get(what, 0) - amount) for what, amount in lend.items()}
@@ -297,6 +296,17 @@ class QueueTree:
                     self.lenders.append(queue)
                 queue.caps = _least(amounts_of(queue.spec.limit), amounts_of(queue.spec.borrow), queue.guarantee)
                 queue.user_caps = amounts_of(queue.spec.user_limit)
+
+    def _scale(self, queue: Queue, there: Charge) -> None:
+        """Where those below a queue are promised more than it is itself, all of them get the same part of that."""
+        children = queue.children.values()
+        total = _sum([child.promised for child in children])
+        for child in children:
+            child.guarantee = {
+                what: amount * there.get(what, 0) // total[what] if total[what] > there.get(what, 0) else amount
+                for what, amount in child.promised.items()
+            }
+            self._scale(child, child.guarantee)
 
     def _promise(self, queue: Queue) -> None:
         for child in queue.children.values():
@@ -461,10 +471,6 @@ def _sum(many: Iterable[Charge]) -> Charge:
     for each in many:
         _add(total, each, 1)
     return total
-
-
-def _scaled(amount: int, ratio: tuple[int, int] | None) -> int:
-    return amount if ratio is None else amount * ratio[0] // ratio[1]
 
 
 def _least(limit: Charge, borrow: Charge, guarantee: Charge) -> Charge:

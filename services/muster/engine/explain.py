@@ -10,15 +10,19 @@ import msgspec
 
 from muster.cluster.dependencies import HOPES
 from muster.cluster.evolve_nodes import broken_place
-from muster.cluster.jobs import TERMINAL, Instance
+from muster.cluster.jobs import TERMINAL, Instance, Job
 from muster.cluster.nodes import Node
+from muster.cluster.queuetree import QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
+from muster.engine.reclaim import Grounds, levels, standing
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
+from muster.engine.shares import ONE, Asks, share
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     if instance.not_before_us > state.at_us:
         wait_s = (instance.not_before_us - state.at_us + 999_999) // 1_000_000
         lines.append(f"it backs off for {wait_s} s more after start failure {instance.start_failures} ({instance.reason})")
+    lines += _about_queue(state, job)
     nomination = state.nominations.get(instance.key)
     if nomination is not None:
         still = [attempt for attempt in nomination.victims if attempt.held]
@@ -92,6 +97,35 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     if not never:  # nobody's leaving would help
         lines.append(_about_preemption(state, instance))
     return _answer(state, instance, tuple(reasons), never, "", tuple(lines))
+
+
+def _about_queue(state: State, job: Job) -> list[str]:
+    """What its queue has and may have, and how far the job was lifted by waiting."""
+    lines = []
+    lifted = standing(state, job, state.at_us) - job.priority
+    if lifted:
+        waited_s = (state.at_us - job.submitted_us) // 1_000_000
+        lines.append(f"its priority {job.priority} stands {lifted} higher for {waited_s} s since its submission")
+    tree = state.tree
+    if tree is None:
+        return lines
+    found = Limits(state, tree).why(job)
+    if found is not None:
+        lines.append(str(found))
+    queue = tree.of(job.queue)
+    for each in queue.path:
+        parts = []
+        for what in sorted(dict.fromkeys([*each.guarantee, *each.caps, *(["gpus"] if each.charged.get("gpus") else [])])):
+            part = f"{what} charged {shown(what, each.charged.get(what, 0))}"
+            if what in each.guarantee:
+                part += f" of {shown(what, each.guarantee[what])} guaranteed"
+            if what in each.caps:
+                part += f", limit {shown(what, each.caps[what])}"
+            parts.append(part)
+        part_ppm = share(each.charged, tree.capacity) * 1_000_000 // ONE
+        parts.append(f"share {part_ppm // 10_000}.{part_ppm // 100 % 100:02d} % at weight {each.weight}")
+        lines.append(f"queue {each.name}: {'; '.join(parts)}")
+    return lines
 
 
 def _answer(
@@ -166,6 +200,16 @@ def _position(state: State, instance: Instance) -> int:
         return -1
     job = instance.job
     before = 0
+    if state.policy.aging_after_us:
+        mine = -standing(state, job, state.at_us), instance.place
+        return sum(
+            [
+                (-standing(state, other.job, state.at_us), place) < mine
+                for waiting in state.pending.classes.values()
+                if waiting.queue == job.queue
+                for place, other in waiting.places().items()
+            ]
+        )
     for waiting in state.pending.classes.values():
         if waiting.queue == job.queue and waiting.priority > job.priority:
             before += waiting.count
@@ -296,9 +340,11 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
 
 def _about_preemption(state: State, instance: Instance) -> str:
     """Whether others could be preempted for it, and how many."""
+    job = instance.job
+    if state.tree is not None:
+        return _about_grounds(state, state.tree, job)
     if not state.policy.preemption:
         return "preemption: off in the policy"
-    job = instance.job
     victims = 0
     protected = 0
     for other in state.jobs.values():
@@ -313,3 +359,21 @@ def _about_preemption(state: State, instance: Instance) -> str:
         return f"preemption: nothing of a priority below {job.priority} runs in queue {job.queue}"
     kept = f"; {protected} of lower priority may not be (not preemptible, just started, or stopping already)" if protected else ""
     return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{kept}"
+
+
+def _about_grounds(state: State, tree: QueueTree, job: Job) -> str:
+    """The same where queues stand in a tree: who could be told to stop for it, and of which queues."""
+    queue = tree.of(job.queue)
+    found = levels(tree, queue, Asks(tree).of(job.gang))
+    if not state.policy.preemption and not (found and state.policy.reclaim):
+        return "preemption: off in the policy" if not found else "preemption and reclaim: off in the policy"
+    grounds = Grounds(state, tree, job, found)
+    own = sum([attempt.instance.job.queue == job.queue for attempt in grounds.victims])
+    others = len(grounds.victims) - own
+    promised = "within its guarantee" if found else "beyond its guarantee"
+    if not grounds.victims:
+        return f"preemption and reclaim: it asks {promised}, and nothing may be told to stop for it"
+    return (
+        f"preemption and reclaim: it asks {promised}; {own} attempts of its queue and {others} of others could be told to stop, "
+        "and even without them it does not fit"
+    )

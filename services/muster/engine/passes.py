@@ -1,7 +1,7 @@
 """One pass over those who wait: who starts, who is nominated, who is deferred.
 
-Order: priority; among equals first the running gangs that lost a member, then by place. A pass asks each class of pending
-instances (`muster.cluster.queues`) from its first on, until one does not fit; then none of its class can.
+Order: priority (with aging); among equals first the running gangs that lost a member, then by place. A pass asks each class of
+pending instances (`muster.cluster.queues`) from its first on, until one does not fit; then none of its class can.
 
 For one instance, in this order:
   1. a place that is free, its own nomination lifted;
@@ -28,6 +28,7 @@ from muster.engine.emit import Emitter
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
+from muster.engine.reclaim import standing
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -93,7 +94,7 @@ class Pass:
                     continue
                 head = waiting.head()
                 if head is not None:
-                    turns.append((-waiting.priority, 1, head.place, len(turns), waiting))
+                    turns.append((-self._standing(waiting, head), 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
         emitter = self.emitter
@@ -115,16 +116,23 @@ class Pass:
             now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
-                heapq.heapreplace(turns, (-who.priority, 1, head.place, number, who))
+                heapq.heapreplace(turns, (-self._standing(who, head), 1, head.place, number, who))
             else:
                 heapq.heappop(turns)
             if self.preempted and passed:
                 for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
                     head = waiting.head()
-                    if head is not None and (-waiting.priority, 1, head.place) > now[:3]:
-                        turns.append((-waiting.priority, 1, head.place, number, waiting))
+                    if head is not None and (-self._standing(waiting, head), 1, head.place) > now[:3]:
+                        turns.append((-self._standing(waiting, head), 1, head.place, number, waiting))
                 heapq.heapify(turns)
                 passed = []
+
+    def _standing(self, waiting: PendingClass, head: Instance) -> int:
+        """The priority by which the class stands: higher for as long as its first one has waited."""
+        state = self.state
+        if not state.policy.aging_after_us:
+            return waiting.priority
+        return standing(state, head.job, state.at_us)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""

@@ -1,13 +1,14 @@
 """Whose place a waiting instance may take, when none is free.
 
 A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`; where there is
-a tree of queues, others too (`muster.engine.reclaim`). What stops
-already counts as free, but for what is kept of it for others: the beneficiary only waits for it. There are no victims unless the
-beneficiary then fits, and no victim is left out of whom it would still fit.
+a tree of queues, others too (`muster.engine.reclaim`). What stops already counts as free, but for what is kept of it for
+others: the beneficiary only waits for it. There are no victims unless the beneficiary then fits, and no victim is left out of
+whom it would still fit.
 
 Plans are compared by the ranks of their victims, the highest first, like words; then by tasks that lose their work, then
-by the time for which they ran; ties by row (semantics 1). For a single task every node is looked at: an estimate from below
-orders the nodes, and the best `EXACT_MAX` of them are worked out; `SETS_MAX` sets of victims are tried in all.
+by the time for which they ran; where there is a tree by what was bound last, which goes first; ties by row (semantics 1).
+For a single task every node is looked at: an estimate from below orders the nodes, and the best `EXACT_MAX` of them are
+worked out; `SETS_MAX` sets of victims are tried in all.
 
 For a gang, victims are taken off in order of rank until it fits, then spared again one by one, the highest rank first. The
 optimum is not promised for gangs (it is a covering problem); legality and minimality are.
@@ -112,25 +113,34 @@ def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None) -> 
     bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
     if grounds is not None and not state.stopping:
         bits &= grounds.rows()
-    estimates: list[tuple[Rank, int, int]] = []
+    estimates: list[tuple[Rank, int, tuple[int, ...], int]] = []
     for row in rows_of(bits):
-        least = _estimate(state, state.ledger.node(row), shape, job, grounds)
+        node = state.ledger.node(row)
+        least = _estimate(state, node, shape, job, grounds)
         if least is not None:
-            estimates.append((*least, row))
+            estimates.append((*least, _newest(node, grounds), row))
     estimates.sort()
-    best: tuple[tuple[list[Rank], int, int, int], Found] | None = None
+    best: tuple[tuple[list[Rank], int, int, tuple[int, ...], int], Found] | None = None
     tries = Tries(grounds)
-    for tried, (least_rank, _, row) in enumerate(estimates):
+    for tried, (least_rank, _, newest, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
         found = _on_node(state, state.ledger.node(row), shape, job, tries)
         if found is not None:
             devices, victims = found
             taken = [attempt for attempt in victims if attempt.phase != "stop"]
-            key = (*_cost(state, taken), row)
+            key = (*_cost(state, taken), newest, row)
             if best is None or key < best[0]:
                 best = key, ((Placement(0, row, devices),), victims)
     return None if best is None else best[1]
+
+
+def _newest(node: Node, grounds: Grounds | None) -> tuple[int, ...]:
+    """Where there is a tree: what was bound last of all that may go from the node, so that the latest sorts first."""
+    if grounds is None:
+        return ()
+    found = [task.attempt for task in node.tasks if task.attempt in grounds.victims]
+    return min([tuple([-at for at in (attempt.bound_cycle, *attempt.instance.place)]) for attempt in found], default=())
 
 
 def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, int]:

@@ -17,9 +17,12 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     capacity    a placement never takes what is held or foreign
     nomination  nor what is kept for somebody whom the asker does not outrank; what is kept fits once its victims are gone;
                 it ends for a reason that is so, before its instance is bound or over
-    preemption  victim preemptible, of strictly lower priority in the same queue, past `min_runtime_us`, given its grace;
-                the beneficiary is nominated in the same cycle with it as victim
-    minimal     had any one victim been left where it is, something of the nominated places would be missing
+    preemption  victim preemptible, past `min_runtime_us`, given its grace, and of strictly lower priority in the same queue
+                or below one that says so, or of a queue that borrowed what a higher tier or a guarantee takes back; the
+                beneficiary is nominated in the same cycle with it as victim
+    minimal     had any one victim been left where it is, something of the nominated places or of a limit would be missing
+    quota       what is bound or nominated exceeds no limit of its queue, of those above it, or of its user there, is not lent
+                to nobody, and comes from no queue that was removed
     started     every member that has not exited is ready
     held        an attempt ends when nothing is held for it any more
     outcome     finished: all that decide exited with 0; cancelled: somebody asked; failed: own doing, no retry left, or too long
@@ -42,6 +45,7 @@ from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
+from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
 
@@ -84,6 +88,7 @@ class Judge:
         self._bound: dict[InstanceKey, None] = {}
         self._preempted: dict[AttemptKey, None] = {}
         self._victims: dict[InstanceKey, dict[AttemptKey, None]] = {}  # by the instance that is nominated
+        self._grounds: dict[AttemptKey, tuple[str, ...]] = {}  # why one may be told to stop for an instance of another queue
 
     def judge(self, cycle: Cycle) -> list[Violation]:
         """Judge and fold one cycle; what is wrong with it."""
@@ -122,6 +127,7 @@ class Judge:
         self._bound = {(e.job, e.instance): None for e in made_now if type(e) is made.InstanceBound}
         self._preempted = {(e.job, e.instance, e.attempt): None for e in made_now if type(e) is made.InstancePreempted}
         self._victims = {}
+        self._grounds = {}
         for e in [e for e in made_now if type(e) is made.Nominated]:  # an instance can be nominated twice in a cycle
             named = {(one.job, one.instance, one.attempt): None for one in e.victims}
             self._victims.setdefault((e.job, e.instance), {}).update(named)
@@ -189,6 +195,12 @@ class Judge:
             if group is not None and on is not None:
                 task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on)
                 on.tasks[task] = None
+        books = self.world.books
+        if books is not None:
+            placed = [attempt.tasks[place.rank] for place in places if place.rank in attempt.tasks]
+            books.put(attempt, placed, 0 if attempt.books is not None else 1)
+            more = charge_of(attempt) if attempt.phase == "starting" else sum_of([task.charge for task in placed])
+            self._fault("quota", books.excess(attempt.instance.job, more, attempt.phase == "running"))
 
     def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: dict[AttemptKey, None], wait: bool = True) -> str:
         """What the asker lacks once the attempts `gone` are (and, to `wait`, the victims of others), and all is given that
@@ -197,7 +209,7 @@ class Judge:
             taken: list[Use] = []
             spared = dict(gone)
             for kept in self.world.nominations.values():
-                if node in kept.uses and kept.instance is not asker and not outranks(asker, kept.instance):
+                if node in kept.uses and kept.instance is not asker and not outranks(self.world, asker, kept.instance):
                     taken += kept.uses[node]
                     spared |= kept.victims if wait else {}
             fault = shortage(node, asked, held(node, spared) + taken, strict=not wait)
@@ -219,7 +231,14 @@ class Judge:
 
     def _unkept(self, key: InstanceKey) -> None:
         """Nothing may be kept any more for what is bound or over."""
-        self._check(self.world.nominations.pop(key, None) is None, "nomination", "its nomination was not ended before")
+        self._check(self._pop(key) is None, "nomination", "its nomination was not ended before")
+
+    def _pop(self, key: InstanceKey) -> Nomination | None:
+        """Its nomination is no more."""
+        kept, books = self.world.nominations.pop(key, None), self.world.books
+        if kept is not None and books is not None:
+            books.move(kept.instance.job, nominated(kept.uses), -1)
+        return kept
 
     def _bind(self, event: made.InstanceBound, instance: Instance) -> None:
         world, key = self.world, (event.job, event.instance, event.attempt)
@@ -245,17 +264,31 @@ class Judge:
     def _preempt(self, event: made.InstancePreempted, attempt: Attempt) -> None:
         world, victim, request = self.world, attempt.instance, attempt.instance.job.request
         by, key = world.instance(event.by_job, event.by_instance), (event.by_job, event.by_instance)
-        ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else world.policy.min_runtime_us
+        grounds, policy = self._grounds.get(attempt.key, ()), world.policy
+        ranks = by is not None and (outranks(world, by, victim) or bool(grounds))
+        reclaims = "reclaim" in grounds and policy.reclaim
+        others = policy.preemption and (not grounds or grounds != ("reclaim",))
+        allowed = reclaims or others
+        spans = [policy.reclaim_min_runtime_us] * reclaims + [policy.min_runtime_us] * others
+        least_us = min(spans, default=0)
+        spared = world.books is not None and world.books.protected(attempt)
+        ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else least_us
         for so, text in (
             (attempt.phase != "stopping", "it is stopping already"),
-            (world.policy.preemption and request.preemptible, "the policy or the job forbids it"),
-            (by is not None and outranks(by, victim), f"its priority {victim.job.priority} is not below that of {event.by_job}"),
-            (ran_us >= world.policy.min_runtime_us, f"it ran {ran_us} us, less than {world.policy.min_runtime_us}"),
+            (allowed and request.preemptible and not spared, "the policy, its queue or the job forbids it"),
+            (ranks, f"its priority {victim.job.priority} is not below that of {event.by_job}, nor is there another ground"),
+            (ran_us >= least_us, f"it ran {ran_us} us, less than {least_us}"),
             (event.kill_at_us >= world.at_us + request.grace_us, f"it is killed at {event.kill_at_us}, within its grace"),
             (attempt.key in self._victims.get(key, {}), f"{event.by_job} is not nominated with it as victim"),
         ):
             self._check(so, "preemption", text)
+        self._told(attempt)
         attempt.phase, attempt.stop_reason = "stopping", "preempted"
+
+    def _told(self, attempt: Attempt) -> None:
+        """It is told to stop: nothing is charged for it any more."""
+        if attempt.books is not None:
+            attempt.books.stop(attempt)
 
     def _nominate(self, event: made.Nominated, instance: Instance) -> None:
         world, key = self.world, (event.job, event.instance)
@@ -267,18 +300,55 @@ class Judge:
         uses = self._placed(instance, event.placements)
         missing = self._missing(instance, uses, victims)
         self._fault("nomination", missing)
+        told = self._to_stop(victims)
+        if world.books is not None:
+            self._ask(world.books, instance, uses, told)
         for victim in self._preempted if not missing else ():
             loser = world.instance(victim[0], victim[1])
             if victim in victims and loser is not None and loser.attempt is not None:
                 others = {other: None for other in victims if other != victim}
                 here = {task.node: uses[task.node] for task in loser.attempt.tasks.values() if task.node in uses}
                 needed = self._missing(instance, here, others, wait=False)
+                if not needed and world.books is not None:
+                    rest = [each for each in told if each is not loser.attempt]
+                    needed = self._over_quota(world.books, instance, uses, rest)
                 self._check(bool(needed), "minimal", f"what it is nominated for fits while {victim} stays")
         world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
+        if world.books is not None:
+            world.books.move(instance.job, nominated(uses), 1)
+
+    def _to_stop(self, victims: dict[AttemptKey, None]) -> list[Attempt]:
+        """Those of the victims that this cycle tells to stop, and that were not told yet."""
+        found = []
+        for job, index, number in self._preempted:
+            instance = self.world.instance(job, index)
+            attempt = instance.attempt if instance is not None else None
+            if attempt is not None and attempt.key == (job, index, number) in victims and attempt.phase != "stopping":
+                found.append(attempt)
+        return found
+
+    def _ask(self, books: Books, instance: Instance, uses: dict[Node, list[Use]], told: list[Attempt]) -> None:
+        """What queues say of a nomination and its victims."""
+        self._grounds |= books.grounds(instance, [each for each in told if each.instance.job.queue != instance.job.queue])
+        self._fault("quota", self._over_quota(books, instance, uses, told))
+
+    def _over_quota(self, books: Books, instance: Instance, uses: dict[Node, list[Use]], gone: list[Attempt]) -> str:
+        """The limit that is exceeded once this is nominated and those are gone."""
+        charge = nominated(uses)
+        moves = [
+            (instance.job, charge, 1),
+            *[(each.instance.job, charge_of(each), -1) for each in gone if each.books is not None],
+        ]
+        for job, total, sign in moves:
+            books.move(job, total, sign)
+        found = books.excess(instance.job, charge)
+        for job, total, sign in moves:
+            books.move(job, total, -sign)
+        return found
 
     def _unnominate(self, event: made.NominationEnded) -> None:
         world, key = self.world, (event.job, event.instance)
-        kept = world.nominations.pop(key, None)
+        kept = self._pop(key)
         if kept is None:
             return self._fault("unknown", "it has no nomination that could end")
         taker = world.instance(event.by, 0)
@@ -287,13 +357,13 @@ class Judge:
             "bound": key in self._bound,
             "cancelled": kept.instance.cancelled,
             "node-lost": bool(lost),
-            "taken": taker is not None and outranks(taker, kept.instance),
+            "taken": taker is not None and outranks(world, taker, kept.instance),
             "deadline": world.led_us >= kept.until_us,
         }.get(event.reason, True)
         return self._check(so, "nomination", f"it ends as {event.reason} {event.by}, which is not so")
 
     def _stop(self, event: made.StopOrdered, attempt: Attempt) -> None:
-        now_us, limit_us = self.world.at_us, attempt.instance.job.request.time_limit_us
+        now_us, limit_us = self.world.at_us, attempt.instance.job.limit_us
         started = attempt.started_us >= 0
         so = event.reason in attempt.facts or {
             "cancelled": attempt.instance.cancelled,
@@ -304,6 +374,7 @@ class Judge:
         }.get(event.reason, False)
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
+        self._told(attempt)
         attempt.phase, attempt.stop_reason = "stopping", event.reason
 
     def _end_attempt(self, event: made.AttemptEnded, attempt: Attempt) -> None:

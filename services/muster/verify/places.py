@@ -85,9 +85,14 @@ def held(node: Node, gone: dict[AttemptKey, None]) -> list[Use]:
     return [(task.group, task.devices) for task in node.tasks if task.attempt.key not in gone]
 
 
-def outranks(asker: Instance, other: Instance) -> bool:
-    """A strictly higher priority, in one queue. There is no priority across queues (semantics 6)."""
-    return asker.job.queue == other.job.queue and asker.job.priority > other.job.priority
+def outranks(world: World, asker: Instance, other: Instance) -> bool:
+    """A strictly higher priority, in one queue or below one that says so. There is no other priority across queues."""
+    mine, theirs = asker.job, other.job
+    if mine.priority <= theirs.priority or mine.queue == theirs.queue or world.books is None:
+        return mine.queue == theirs.queue and mine.priority > theirs.priority
+    books = world.books
+    common = [name for name in books.path(mine.queue) if name in books.path(theirs.queue) and name in books.said]
+    return any(books.said[name].preemption == "subtree" for name in common)
 
 
 def _capacity(device: Device) -> int:

@@ -12,13 +12,15 @@ It shares no code with the engine, keeps no ledger, no index and no cache, and n
 - Spans that judge others are counted in *led time*, which stands still while nobody leads: `at_us` less all gaps so far.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from muster.events import jobs, nodes, operations
+from muster.events import jobs, nodes, operations, queues
 from muster.events.base import Event
+from muster.verify.queues import Books
 
 InstanceKey = tuple[str, int]
 AttemptKey = tuple[str, int, int]  # job, instance, number
@@ -30,12 +32,14 @@ class Job:
     """A job as it was submitted."""
 
     queue: str
+    user: str
     request: jobs.JobRequest
     priority: int
     instances: list["Instance"]
     avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
     ended: int = 0
     over_us: int = -1  # when its last instance was over; -1 before
+    limit_us: int | None = None  # how long an attempt may run: as it asked, else as its queue said
 
     def group_of(self, rank: int) -> jobs.GroupRequest | None:
         """Ranks run through the groups in their order."""
@@ -75,6 +79,7 @@ class Attempt:
     tasks: dict[int, "Task"] = field(default_factory=dict)  # by rank
     facts: dict[str, None] = field(default_factory=dict)  # reasons to stop that have been true of it
     degraded_until_us: int = 0
+    books: Books | None = None  # in which its queue is charged for it
 
     def holding(self) -> int:
         """How many of its tasks still hold something."""
@@ -98,11 +103,14 @@ class Task:
     phase: str = "preparing"  # preparing, ready, running, exited, or why it was lost, as a reason to stop
     holds: bool = True
     code: int = 0
+    charge: Counter[str] = field(default_factory=Counter)  # what its queue is charged with for it, if it is
 
     def release(self, phase: str) -> None:
         """It holds nothing any more."""
-        self.phase, self.holds, self.attempt.facts[phase] = phase, False, None
+        held, self.phase, self.holds, self.attempt.facts[phase] = self.holds, phase, False, None
         self.node.tasks.pop(self, None)
+        if held and self.attempt.books is not None:
+            self.attempt.books.release(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +177,7 @@ class World:
         self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
         self.nominations: dict[InstanceKey, Nomination] = {}
         self.past: dict[str, str] = {}  # what became of jobs that were forgotten: finished, failed
+        self.books: Books | None = None  # once something was said of queues
 
     @property
     def led_us(self) -> int:
@@ -196,7 +205,7 @@ class World:
             case nodes.TaskReady() | nodes.TaskStarted() | nodes.TaskExited() | nodes.TaskMissing():
                 self._evolve_task(event)
             case jobs.JobSubmitted() if job is None:  # else it is a repeat
-                job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [])
+                job = self._submitted(event)
                 job.instances = [Instance(job) for _ in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
                 for instance in job.instances if (at := event.instance) is None else job.instances[at : at + 1]:
@@ -210,6 +219,9 @@ class World:
                 if self.rows and lease_us < promised_us:  # agents keep the lease that they were given
                     self.lease_until_us = max(self.lease_until_us, self.at_us + promised_us)
                 self.policy = event.policy
+            case queues.QueueSet() | queues.QueueRemoved():
+                self.books = self.books or Books(self)
+                self.books.evolve(event)
             case nodes.NodesHeard():
                 away = {row: self.rows[row] for row in event.missing + event.unread if row in self.rows}
                 for missing in away.values():
@@ -219,6 +231,16 @@ class World:
                 self._register(node, event)
             case _ if node is not None and getattr(event, "uid", node.uid) == node.uid:
                 self._evolve_node(node, event)
+
+    def _submitted(self, event: jobs.JobSubmitted) -> Job:
+        request, books = event.request, self.books
+        job = self.jobs[event.job] = Job(event.queue, event.user, request, request.priority, [], limit_us=request.time_limit_us)
+        said = [] if books is None else [books.said[name] for name in books.path(event.queue) if name in books.said]
+        if said and said[0].queue == event.queue and not job.priority:
+            job.priority = said[0].default_priority
+        if job.limit_us is None:
+            job.limit_us = min([spec.max_time_us for spec in said if spec.max_time_us is not None], default=None)
+        return job
 
     def _evolve_task(self, event: Any) -> None:
         instance = self.instance(event.job, event.instance)
@@ -282,4 +304,6 @@ class World:
         now = {device.uuid: device for device in event.spec.devices}
         kept = [now.pop(old.uuid, msgspec.structs.replace(old, health="failed")) for old in node.devices]
         node.devices = kept + list(now.values())
+        if self.books is not None:
+            self.books.count()  # a device may be of another model now
         node.afflict()

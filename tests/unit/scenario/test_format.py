@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.events.queues import Amounts, QueueSet
 from muster.simulator.scenario.fields import NEVER
 from muster.simulator.scenario.format import Scenario, load, parse
 from muster.simulator.scenario.names import Names, expand
@@ -123,7 +124,8 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         "{at: 1, add_nodes: [{name: n9, taints: 'k=v:NoSchedule', labels: {z: a}}], remove_nodes: n3}",
         "{at: 1, update_node: {name: n9, gpus: 4}, reregister: {name: n1, order: [1, 0]}, return: n1, fence: n1, cordon: n1, uncordon: n1}",
         "{at: 1, device: {node: n1, index: 1, health: failed}, foreign: {node: n1, cpu: 2, memory: 1Gi, gpus: 1}}",
-        "{at: 2, policy: {preemption: false, silent_after: 12.5, reclaim: false, backfill: false, aging_after: 0}, repeat_last: 2}",
+        "{at: 2, policy: {preemption: false, silent_after: 12.5, reclaim: false, backfill: false, aging_after: 30}, repeat_last: 2}",
+        "{at: 2, queue: [{name: red, parent: default, weight: 2, preemption: false}, {name: blue, order: fair}], remove_queue: blue}",
         "{at: 2, drain: n1, silence: n2, restart: true, late: {job: a, attempt: 1, rank: 0, report: exited, code: 3}, unreadable: n1, readable: n1, lease_extend: 60}",
         '{at: 2, clock: +3600, takeover: true, restart_with_gap: 30, fail_append: landed, malformed: "{", shuffle: true}',
         "{at: 3, expect: {pending: [], starting_exactly: '1 of b[1-2]', exactly_one_of: [a, b1], holds_nothing: b2, members: {a: 4}}}",
@@ -134,10 +136,10 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         "{at: 3, expect: {before: [a, b1], refused: 0, any_of: [{running: a}, {failed: a, pending: b1}]}, never: {running: [a, b1]}}",
     ).steps
     policy = next(verb for step in steps for verb in step.verbs if verb.kind == "policy")
-    assert policy.args == {"preemption": False, "silent_after_us": 12_500_000}
+    assert policy.args == {"preemption": False, "silent_after_us": 12_500_000, "reclaim": False, "aging_after_us": 30_000_000}
     assert next(verb for step in steps for verb in step.verbs if verb.kind == "clock").args == 3_600_000_000
     assert len(steps[-2].nevers) == 1
-    assert len({verb.kind for step in steps for verb in step.verbs}) == 29
+    assert len({verb.kind for step in steps for verb in step.verbs}) == 31
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,19 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "{at: 0, expect: {same_devices_as_at: {a: 99}}}",
             "scene.yaml:6: steps[0].expect.same_devices_as_at.a is a time after the last step",
         ),
+        (
+            "{at: 0, queue: {name: red, parent: gray}}",
+            "scene.yaml:6: steps[0].queue.parent names the queue 'gray', which does not exist",
+        ),
+        (
+            "{at: 0, queue: {name: red, guarantee: {jobs: 1}}}",
+            "scene.yaml:6: steps[0].queue.guarantee.jobs is unknown: amounts are gpus, gpus/MODEL, cpu, memory",
+        ),
+        (
+            "{at: 0, queue: {name: red, guarantee: {gpus: 5}, limit: {gpus: 4}}}",
+            "scene.yaml:6: steps[0].queue cannot be set: guarantee.gpu_milli is 5000, more than limit.gpu_milli, which is 4000",
+        ),
+        ("{at: 0, remove_queue: red}", "scene.yaml:6: steps[0].remove_queue names the queue 'red', which does not exist"),
         ("{at: -1, cordon: n1}", "scene.yaml:6: steps[0].at must be seconds from 0 in whole microseconds, not '-1'"),
         ("{at: soon, cordon: n1}", "scene.yaml:6: steps[0].at must be seconds, not 'soon'"),
         ("{at: 0}", "scene.yaml:6: steps[0] is a step in which nothing happens"),
@@ -262,11 +277,23 @@ def test_the_line_is_that_of_the_key_in_a_file_of_many_lines(tmp_path: Path) -> 
     assert str(caught.value).startswith(f"{path}:10: steps[0].submit.gpu_modle is unknown: a job knows")
 
 
-def test_other_queues_and_topology_are_not_supported_yet() -> None:
-    assert "'red' is not supported yet" in wrong("name: x\ncluster: {nodes: []}\nqueues: [{name: red}]\nsteps: []\n")
-    assert "guarantee is not supported yet" in wrong(
-        "name: x\ncluster: {nodes: []}\nqueues: [{name: default, guarantee: {gpus: 1}}]\nsteps: []\n"
+def test_a_queue_is_read_as_operators_say_it() -> None:
+    read = scene(
+        "{at: 0, queue: {name: red, guarantee: {gpus: 1.5, gpus/A100: 1, cpu: 2, memory: 1Gi}, limit: {gpus: 4, jobs: 3}, borrow: {gpus: 1}}}",
+        "{at: 0, queue: {name: blue, parent: red, user_limit: {jobs: 1}, lend: {cpu: 1}, tier: 2, order: fair, preemption: subtree}}",
+        "{at: 0, queue: {name: gray, max_time: 60, users: [ada, bob], default_priority: 3, protected_from: 9, weight: 0}}",
+        "{at: 0, submit: {name: a, queue: blue}}",
     )
+    red, blue, gray = [verb.args for step in read.steps for verb in step.verbs if verb.kind == "queue"]
+    promised = Amounts(gpu_milli=1500, gpu_milli_by_model={"A100": 1000}, cpu_milli=2000, memory_mib=1024)
+    assert red == QueueSet(queue="red", guarantee=promised, limit=Amounts(gpu_milli=4000, jobs=3), borrow=Amounts(gpu_milli=1000))
+    assert (blue.parent, blue.user_limit, blue.lend) == ("red", Amounts(jobs=1), Amounts(cpu_milli=1000))
+    assert (blue.tier, blue.order, blue.preemption) == (2, "fair", "subtree")
+    assert (gray.max_time_us, gray.users, gray.default_priority, gray.protected_from) == (60_000_000, ("ada", "bob"), 3, 9)
+    assert gray.weight == 0
+
+
+def test_topology_is_not_supported_yet() -> None:
     assert "licences is not supported yet" in wrong("name: x\ncluster: {nodes: [], licences: {m: 1}}\nsteps: []\n")
 
 
