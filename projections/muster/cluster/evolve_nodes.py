@@ -32,6 +32,7 @@ def _node_registered(state: State, event: NodeRegistered) -> None:
     node = Node(row, event.node, event.uid, event.boot, event.spec, state.at_us)
     node.boots = event.boots
     state.ledger.add(node)
+    state.plans.move([row])
 
 
 def _update(state: State, node: Node, event: NodeRegistered) -> None:
@@ -74,6 +75,7 @@ def _remove(state: State, node: Node) -> None:
     _retire(state, node)
     lose_tasks(state, node, "node-removed")
     state.ledger.remove(node)
+    state.plans.move([node.row])
     heapq.heappush(state.ledger.free_rows, node.row)
     state.missing.pop(node.row, None)
     state.back.pop(node.row, None)
@@ -106,6 +108,7 @@ def _altered(state: State, node: Node) -> None:
     """What decides whether new work may come here has changed."""
     state.ledger.recount(node)
     state.ledger.alter(node.row)
+    state.plans.move([node.row])
     for key in sorted(node.claims):
         nomination = state.nominations[key]
         if broken_place(nomination):

@@ -1,8 +1,9 @@
 """Who waits, in which order.
 
-Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid. If one of
-them cannot be placed then none of its class can, so a pass asks each class once. Inside a class the order is that of
-submission; between classes it is priority, then the place of the first in each. A requeued instance keeps its place.
+Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid, and of one
+length where starts are planned. If one of them cannot be placed then none of its class can, so a pass asks each class
+once. Inside a class the order is that of submission; between classes it is priority, then the place of the first in
+each. A requeued instance keeps its place.
 """
 
 import heapq
@@ -10,7 +11,8 @@ import heapq
 from muster.cluster.jobs import Instance, Job, Place, Running
 from muster.cluster.shapes import Gang
 
-ClassKey = tuple[str, int, str, tuple[str, ...], tuple[str, int] | None]
+ClassKey = tuple[str, int, str, tuple[str, ...], int, tuple[str, int] | None]
+"""Queue, priority, gang, nodes to avoid, how long it runs where that counts, and the instance if it is a class of its own."""
 
 
 class PendingClass:
@@ -75,10 +77,10 @@ class PendingQueue:
             found = self.running[key] = Running()
         return found
 
-    def add(self, instance: Instance, nominated: bool) -> None:
-        """It waits from now on. One that is nominated is a class of its own."""
+    def add(self, instance: Instance, alone: bool, length_us: int = 0) -> None:
+        """It waits from now on. One that is nominated or planned is a class of its own, `alone`."""
         job = instance.job
-        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, instance.key if nominated else None)
+        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, length_us, instance.key if alone else None)
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)
@@ -102,7 +104,7 @@ class PendingQueue:
         self.count -= 1
         if not waits.count:
             waits.heap.clear()
-            if waits.key[4] is not None:
+            if waits.key[-1] is not None:
                 del self.classes[waits.key]
                 return
             self.empty += 1

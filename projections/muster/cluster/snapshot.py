@@ -17,6 +17,7 @@ from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
@@ -143,6 +144,15 @@ class _Nomination(_Row):
     until_us: int
 
 
+class _Plan(_Row):
+    job: str
+    instance: int
+    placements: tuple[Placement, ...]
+    start_us: int
+    at_us: int
+    until_us: int
+
+
 class _Snapshot(_Row):
     schema: int
     cell: str
@@ -164,12 +174,25 @@ class _Snapshot(_Row):
     retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
+class _Planned(_Snapshot):
+    """Where something is planned. Without, the bytes are those that they were before anything could be."""
+
+    plans: tuple[_Plan, ...] = ()
+
+
 def encode(state: State) -> bytes:
     """The state, between two cycles, as bytes."""
     ledger = state.ledger
     jobs = sorted(state.jobs.values(), key=lambda job: job.place)
+    plans = tuple(
+        [
+            _Plan(*key, planned.placements, planned.start_us, planned.at_us, planned.until_us)
+            for key, planned in sorted(state.plans.by_key.items(), key=lambda item: item[0])
+        ]
+    )
+    more = {"plans": plans} if plans else {}
     return encode_canonical(
-        _Snapshot(
+        (_Planned if more else _Snapshot)(
             schema=SCHEMA,
             cell=state.cell,
             number=state.number,
@@ -199,6 +222,7 @@ def encode(state: State) -> bytes:
                 ]
             ),
             retired=tuple(state.retired.items()),  # in their order, which is state
+            **more,
         )
     )
 
@@ -215,7 +239,7 @@ def decode(data: bytes) -> State:
         SnapshotError: not a snapshot of this schema.
     """
     try:
-        snapshot = msgspec.json.decode(data, type=_Snapshot)
+        snapshot = msgspec.json.decode(data, type=_Planned)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from None
     if snapshot.schema != SCHEMA:
@@ -233,6 +257,7 @@ def decode(data: bytes) -> State:
     state.back = dict.fromkeys(snapshot.back)
     state.more = snapshot.more
     state.deferred = {(queue, shape): code for queue, shape, code in snapshot.deferred}
+    state.plans.on = most_plans(state.policy) > 0
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
     for row in snapshot.jobs:
@@ -249,6 +274,9 @@ def decode(data: bytes) -> State:
                 item.until_us,
             ),
         )
+    for kept in snapshot.plans:
+        instance = state.jobs[kept.job].instances[kept.instance]
+        state.plans.add(PlannedStart(instance, kept.placements, kept.start_us, kept.at_us, kept.until_us))
     _reindex(state)
     return state
 
@@ -492,6 +520,8 @@ def _reindex(state: State) -> None:
         state.timers.nomination.set(key, nomination.until_us)
         if broken_place(nomination):
             state.todo[nomination.instance] = None
+    for key, planned in state.plans.by_key.items():
+        state.timers.plan.set(key, planned.until_us)
     for node in state.ledger.nodes:
         if node is not None:
             set_node_timer(state, node)

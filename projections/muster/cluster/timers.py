@@ -133,7 +133,7 @@ class Lane(Generic[Owner]):
 class Timers:
     """All timers of a state."""
 
-    __slots__ = ("backoff", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
+    __slots__ = ("backoff", "forget", "immune", "lanes", "limit", "node", "nomination", "plan", "ready")
 
     def __init__(self) -> None:
         self.ready: Lane[Instance] = Lane(lambda instance: ("attempt", *instance.key))
@@ -145,6 +145,7 @@ class Timers:
         self.forget: Lane[Job] = Lane(lambda job: ("forget", job.id, 0))
         self.node: Lane[Node] = Lane(lambda node: ("node", node.name, node.row))
         self.nomination: Lane[tuple[str, int]] = Lane(lambda key: ("nomination", *key))
+        self.plan: Lane[tuple[str, int]] = Lane(lambda key: ("plan", *key))
         self.lanes: tuple[Lane[Any], ...] = (
             self.ready,
             self.limit,
@@ -153,6 +154,7 @@ class Timers:
             self.forget,
             self.node,
             self.nomination,
+            self.plan,
         )
 
     def next_us(self) -> int | None:

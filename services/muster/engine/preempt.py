@@ -102,7 +102,7 @@ def _single(state: State, placer: Placer, job: Job) -> Found | None:
     for tried, (least_rank, _, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
-        found = _on_node(state, state.ledger.node(row), shape, job, tries)
+        found = _on_node(placer, state, state.ledger.node(row), shape, job, tries)
         if found is not None:
             devices, victims = found
             taken = [attempt for attempt in victims if attempt.phase != "stop"]
@@ -166,42 +166,46 @@ class Tries:
         self.left = SETS_MAX
 
 
-def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> tuple[tuple[int, ...], list[Attempt]] | None:
+def _on_node(
+    placer: Placer, state: State, node: Node, shape: Shape, job: Job, tries: Tries
+) -> tuple[tuple[int, ...], list[Attempt]] | None:
     """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
     stopping, victims = _on(state, node, job)
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)
+        if placer.backfill is not None:
+            placer.backfill.bar_node(plan, node, placer.cache.of(shape))
         start = plan.mark()
         gone: list[Attempt] = []
         for attempt in victims:
-            if _fits_here(state, node, shape):
+            if _fits_here(placer, node, shape):
                 break
             plan.without(attempt, node)
             gone.append(attempt)
-        if not _fits_here(state, node, shape):
+        if not _fits_here(placer, node, shape):
             return None
         needed = []
         for attempt in reversed(gone):
             mark = plan.mark()
             plan.again(attempt)
-            if not _fits_here(state, node, shape):
+            if not _fits_here(placer, node, shape):
                 plan.undo(mark)
                 needed.append(attempt)
         if len(needed) > 1:
             plan.undo(start)
             highest = max([rank(attempt) for attempt in needed])
-            needed = _best_set(state, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
+            needed = _best_set(placer, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
             for attempt in needed:
                 plan.without(attempt, node)
-        devices = devices_for(node.device_free, shape, node.row, state)
+        devices = _devices_here(placer, node, shape)
         assert devices is not None
-        waited = _spare_in_place(state, plan, job, stopping, [Placement(0, node.row, devices)])
+        waited = _spare_in_place(placer, plan, job, stopping, [Placement(0, node.row, devices)])
     return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
 
 
 def _best_set(
-    state: State, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
+    placer: Placer, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
 ) -> list[Attempt]:
     """The victims with the best ranks, then costs, of all sets that will do, of which `known` is one.
 
@@ -211,6 +215,7 @@ def _best_set(
     for attempt in sorted(among, key=_order):
         ranks.setdefault(rank(attempt), []).append(attempt)
     order = sorted(ranks, reverse=True)
+    state = placer.state
     best = _cost(state, known), known
 
     def descend(at: int, chosen: list[Attempt]) -> None:
@@ -230,7 +235,7 @@ def _best_set(
                 mark = plan.mark()
                 for attempt in (*chosen, *some, *below):
                     plan.without(attempt, node)
-                fit = _fits_here(state, node, shape)
+                fit = _fits_here(placer, node, shape)
                 plan.undo(mark)
                 if fit:
                     enough = True
@@ -242,8 +247,16 @@ def _best_set(
     return best[1]
 
 
-def _fits_here(state: State, node: Node, shape: Shape) -> bool:
-    return fits(node, shape) and devices_for(node.device_free, shape, node.row, state) is not None
+def _fits_here(placer: Placer, node: Node, shape: Shape) -> bool:
+    return _devices_here(placer, node, shape) is not None
+
+
+def _devices_here(placer: Placer, node: Node, shape: Shape) -> tuple[int, ...] | None:
+    """The devices of one task here, behind what is planned; None if it does not fit."""
+    with Plan(placer.state) as plan:
+        if placer.backfill is not None:
+            placer.backfill.bar_node(plan, node, placer.cache.of(shape))
+        return devices_for(node.device_free, shape, node.row, placer.state) if fits(node, shape) else None
 
 
 # A gang
@@ -273,8 +286,8 @@ def _gang(state: State, placer: Placer, job: Job) -> Found | None:
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(state, plan, job, gone, places)
-        waited = _spare_in_place(state, plan, job, list(stopping.values()), places)
+        gone = _spare_in_place(placer, plan, job, gone, places)
+        waited = _spare_in_place(placer, plan, job, list(stopping.values()), places)
     return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
@@ -325,9 +338,9 @@ def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+def _spare_in_place(placer: Placer, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
     """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan."""
-    gang = job.gang
+    gang, state = job.gang, placer.state
     wanted: dict[int, list[Placement]] = {}
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
@@ -338,6 +351,8 @@ def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], pla
         plan.again(attempt)
         overlay = Overlay()
         for row in rows:
+            if placer.backfill is not None:
+                overlay.less(state.ledger.node(row), placer.backfill.barred(state.ledger.node(row)))
             for placement in wanted[row]:
                 overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
         if not overlay.enough([state.ledger.node(row) for row in rows]):

@@ -33,6 +33,7 @@ class Job:
     request: jobs.JobRequest
     priority: int
     instances: list["Instance"]
+    place: int  # the how manieth submission it was
     avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
     ended: int = 0
     over_us: int = -1  # when its last instance was over; -1 before
@@ -51,6 +52,7 @@ class Instance:
     """What is bound whole or not at all."""
 
     job: Job
+    index: int
     attempt: "Attempt | None" = None
     attempts: int = 0
     retries: int = 0
@@ -66,8 +68,10 @@ class Attempt:
     instance: Instance
     key: AttemptKey
     ready_by_us: int  # in led time
+    bound_us: int
     phase: str = "starting"  # starting, running, stopping
     started_us: int = -1
+    kill_at_us: int = 0
     stop_reason: str = ""
     own_failure: bool = False  # a task ended badly, not by a node's fault, before the attempt was told to stop
     node_failure: bool = False  # one did by its node's fault
@@ -159,7 +163,7 @@ class World:
     """All that is true after the entries folded so far."""
 
     def __init__(self) -> None:
-        self.number = self.term = self.at_us = self.gaps_us = self.beat_us = self.lease_until_us = 0
+        self.submissions = self.number = self.term = self.at_us = self.gaps_us = self.beat_us = self.lease_until_us = 0
         self.policy = operations.Policy()
         self.jobs: dict[str, Job] = {}
         self.rows: dict[int, Node] = {}
@@ -194,8 +198,9 @@ class World:
             case nodes.TaskReady() | nodes.TaskStarted() | nodes.TaskExited() | nodes.TaskMissing():
                 self._evolve_task(event)
             case jobs.JobSubmitted() if job is None:  # else it is a repeat
-                job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [])
-                job.instances = [Instance(job) for _ in range(event.request.array or 1)]
+                self.submissions += 1
+                job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [], self.submissions)
+                job.instances = [Instance(job, index) for index in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
                 for instance in job.instances if (at := event.instance) is None else job.instances[at : at + 1]:
                     instance.cancelled = True

@@ -13,7 +13,7 @@ import msgspec
 
 from muster.engine.policies import unknown
 from muster.events.nodes import Taint
-from muster.events.operations import Policy, Weight
+from muster.events.operations import Backfill, Policy, Weight
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
@@ -356,20 +356,23 @@ def _start_fails(value: Value | None, mentions: Mentions) -> StartFails | None:
 
 
 _POLICY_LATER = {
-    "horizon": RESERVATIONS,
-    "resolution": RESERVATIONS,
-    "plan_ttl": RESERVATIONS,
     "reclaim_min_runtime": QUEUES,
 }
 
 _SPANS = {field.name[:-3]: field.name for field in msgspec.structs.fields(Policy) if field.name.endswith("_us")}
 _COUNTS = ("flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
-_OFF = ("reclaim", "backfill", "aging_after")
+_OFF = ("reclaim", "aging_after")
+_PLANNING = {"horizon": "horizon_us", "resolution": "resolution_us", "plan_ttl": "plan_ttl_us"}
+"""Policy fields of a scene that stand in the policy's `backfill`; they count only where it plans."""
 
 
 def read_policy(value: Value) -> dict[str, Any]:
-    """The fields of `Policy` that a scene sets. Reclaim, backfill and aging do not exist yet: they can only be off."""
-    known = ["name", "version", "filters", "scores", "preemption", *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
+    """The fields of `Policy` that a scene sets. Reclaim and aging do not exist yet: they can only be off.
+
+    `backfill` comes as the fields of `Backfill` that the scene sets, None where it plans nothing: `with_changes` reads it.
+    """
+    known = ["name", "version", "filters", "scores", "preemption", "backfill", *_OFF, *_PLANNING, *_SPANS, *_COUNTS]
+    known += _SPANS.values()
     fields = value.known("a policy", dict.fromkeys(known), _POLICY_LATER)
     changes: dict[str, Any] = {}
     for key, item in fields.items():
@@ -378,6 +381,10 @@ def read_policy(value: Value) -> dict[str, Any]:
                 raise item.error("is not supported yet: it can only be off (false, or 0 for aging_after)")
         elif key == "name":
             changes["name"] = read_one(item)
+        elif key == "backfill":
+            changes["backfill"] = _backfill(item)
+        elif key in _PLANNING:
+            changes.setdefault("planning", {})[_PLANNING[key]] = item.micros()
         elif key == "preemption":
             changes["preemption"] = item.boolean()
         elif key == "filters":
@@ -388,14 +395,40 @@ def read_policy(value: Value) -> dict[str, Any]:
             changes[_SPANS[key]] = item.micros()
         else:
             changes[key] = item.count()
-    why = unknown(Policy(**changes))
+    policy = with_changes(Policy(), changes)
+    why = unknown(policy)
     if why:
         raise value.error(f"names a plugin that is not there: {why}")
     try:
-        msgspec.convert(msgspec.to_builtins(Policy(**changes)), Policy)
+        msgspec.convert(msgspec.to_builtins(policy), Policy)
     except msgspec.ValidationError as error:
         raise value.error(f"cannot be set: {error}") from None
     return changes
+
+
+def with_changes(policy: Policy, changes: dict[str, Any]) -> Policy:
+    """The policy with what a scene sets of it: what it says of planning counts from when it plans on."""
+    plain = {key: change for key, change in changes.items() if key not in ("backfill", "planning")}
+    planning = changes.get("planning", {})
+    backfill = policy.backfill
+    if "backfill" in changes:
+        settings = changes["backfill"]
+        if settings is None:
+            backfill = msgspec.UNSET
+        else:
+            kept = Backfill() if backfill is msgspec.UNSET else backfill
+            backfill = msgspec.structs.replace(kept, **settings)
+    if backfill is not msgspec.UNSET:
+        backfill = msgspec.structs.replace(backfill, **planning)
+    return msgspec.structs.replace(policy, backfill=backfill, **plain)
+
+
+def _backfill(value: Value) -> dict[str, Any] | None:
+    if isinstance(value.data, bool):
+        return {"reservations": 1} if value.data else None
+    fields = value.known("backfill", ["reservations", *_PLANNING])
+    settings = {_PLANNING[key]: item.micros() for key, item in fields.items() if key != "reservations"}
+    return {"reservations": fields["reservations"].count() if "reservations" in fields else 1, **settings}
 
 
 def _weight(value: Value) -> Weight:

@@ -13,7 +13,7 @@ from muster.events.levels import TaskReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
 from muster.simulator.agents import Behaviour
-from muster.simulator.scenario.fields import JobScene, NodeScene
+from muster.simulator.scenario.fields import JobScene, NodeScene, with_changes
 from muster.simulator.scenario.format import Verb
 from muster.simulator.scenario.names import split_unit
 from muster.simulator.scenario.world import JOBS, OPERATIONS, START_US, Outgoing, SceneFailure, World
@@ -181,7 +181,7 @@ def _foreign(world: World, args: tuple[str, int, int, int]) -> None:
 
 
 def _policy(world: World, changes: dict[str, Any]) -> None:
-    world.set_policy(msgspec.structs.replace(world.policy, **changes))
+    world.set_policy(with_changes(world.policy, changes))
 
 
 def _late(world: World, args: tuple[str, int, int, str, int]) -> None:
