@@ -1,4 +1,5 @@
-"""Over a tree of queues that changes under load: charges are exact, decisions legal, and every way of playing it gives the same bytes."""
+"""Over a tree of queues that changes under load charges are exact, decisions legal, and every way of playing it gives the same
+bytes."""
 
 from random import Random
 

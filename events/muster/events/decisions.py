@@ -187,6 +187,33 @@ class NominationEnded(Event, frozen=True, kw_only=True):
     """With `taken`: the job that took them."""
 
 
+class StartPlanned(Event, frozen=True, kw_only=True):
+    """The instance, which does not fit now, is to start then and there, if all end by when they promised (semantics 18).
+
+    Whoever ranks below it may not delay that. Recorded when it changes; it takes the place of an earlier plan. It ends without a
+    word when the instance is bound, nominated or over, and when the policy plans no more.
+    """
+
+    job: JobKey
+    instance: InstanceIndex
+    placements: Placements
+    start_us: Micros
+    until_us: Micros
+    """Then it is made anew."""
+
+
+class PlanDropped(Event, frozen=True, kw_only=True):
+    """Nothing is planned for the instance any more.
+
+    `outranked`: others that rank above it take up all plans that there may be. `infeasible`: a place of it cannot be had any more
+    and there is no other within the horizon. `expired`: it was as old as a plan may get.
+    """
+
+    job: JobKey
+    instance: InstanceIndex
+    reason: Literal["outranked", "infeasible", "expired"]
+
+
 class NodeSilent(Event, frozen=True, kw_only=True):
     """The node was not heard for `silent_after_us`: no new work."""
 

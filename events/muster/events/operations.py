@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.events.base import Event, Label, Micros, Name, Part, Quantity, Text
 
@@ -62,6 +62,19 @@ class TargetClass(Part, frozen=True, kw_only=True):
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
 
+class Backfill(Part, frozen=True, kw_only=True):
+    """The highest jobs that do not fit get a planned start; who ranks below them may start only where that delays none."""
+
+    reservations: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """How many of them: one is what is called EASY, as many as may wait is called conservative."""
+    horizon_us: Micros = 604_800_000_000
+    """Nothing is planned that would start later than this from now."""
+    resolution_us: Annotated[int, Meta(ge=1, le=86_400_000_000)] = 1_000_000
+    """A planned start is a multiple of this: what ends at nearly one time is planned on at one time."""
+    plan_ttl_us: Annotated[int, Meta(ge=1_000_000, le=604_800_000_000)] = 3_600_000_000
+    """A plan so old is made anew."""
+
+
 class Policy(Part, frozen=True, kw_only=True):
     """Everything that steers decisions and is not a fact about the world. Spans are in microseconds.
 
@@ -110,6 +123,8 @@ class Policy(Part, frozen=True, kw_only=True):
     """A waiting job stands one priority higher for each such span since its submission; 0 means never."""
     aging_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1000
     """By so many priorities at most."""
+    backfill: Backfill | UnsetType = UNSET
+    """Unset, nothing is planned: whoever fits starts, whatever that does to those above it who do not."""
 
 
 class PolicySet(Event, frozen=True, kw_only=True):

@@ -50,6 +50,8 @@ DECISIONS: dict[str, type[Event]] = {
         decisions.MembersReplaced,
         decisions.Nominated,
         decisions.NominationEnded,
+        decisions.StartPlanned,
+        decisions.PlanDropped,
         decisions.NodeSilent,
         decisions.NodeReturned,
         decisions.NodeLost,

@@ -5,14 +5,14 @@ concerns anybody (a report of an earlier attempt, a cancellation of an ended job
 not fit the state is a broken invariant: it cannot have been made here.
 
 How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, what is kept for whom in `evolve_nominations`,
-how queues change in `evolve_queues`.
+how queues change in `evolve_queues`, what is planned for whom in `evolve_plans`.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_queues
+from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_plans, evolve_queues
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -35,6 +35,7 @@ def begin_cycle(state: State, number: int, term: int, at_us: int, started: TermS
     if state.arrived:
         state.arrived = []
     state.ledger.trim()
+    state.plans.trim()
     if positions:
         state.positions.update(positions)
     if started is not None and started.gap_us:
@@ -85,6 +86,7 @@ def _wake(state: State) -> None:
 def _shift_deadlines(state: State, gap_us: int) -> None:
     """Nobody led for this long: deadlines that judge others move by it."""
     state.beat_us += gap_us
+    state.plans.forget()
     for node in state.ledger.nodes:
         if node is not None:
             node.heard_us += gap_us
@@ -115,6 +117,7 @@ def _policy_set(state: State, event: PolicySet) -> None:
         state.lease_until_us = max(state.lease_until_us, state.at_us + promised_us)
     state.policy = event.policy
     state.wakes += 1
+    evolve_plans.policy_set(state)
     for job in state.jobs.values():
         if not job.open:
             evolve_jobs.set_forget(state, job)
@@ -143,6 +146,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_nodes.HANDLERS,
     **evolve_nominations.HANDLERS,
     **evolve_queues.HANDLERS,
+    **evolve_plans.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     InputRefused: _nothing,

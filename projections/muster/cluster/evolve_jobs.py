@@ -10,6 +10,7 @@ from typing import Any
 from muster.cluster import dependencies
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
+from muster.cluster.plans import dropped, length_us
 from muster.cluster.queuetree import QueueTree, task_amounts, tasks_amounts
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
@@ -54,6 +55,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     user = ""
     if state.tree is not None:
         user = _enter_queue(state.tree, job)
+    length = length_us(state.policy, job) if state.plans.on else 0
     state.pending_total += len(job.instances)
     if state.dependents or request.after:
         dependencies.hold(state, job)
@@ -61,7 +63,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
             return
     pending = state.pending
     for instance in job.instances if job.next == len(job.instances) else job.instances[: job.next]:
-        pending.add(instance, False, user)
+        pending.add(instance, False, user, length)
 
 
 def _enter_queue(tree: QueueTree, job: Job) -> str:
@@ -103,6 +105,7 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
         count_running(state, attempt)
     for instance in waiting:
         enqueue(state, instance)
+        state.plans.reorder(instance.key)
     state.wakes += 1
 
 
@@ -187,6 +190,8 @@ def release(state: State, task: Task, phase: str) -> None:
     task.phase = phase
     task.holding = False
     state.ledger.release(task)
+    if state.plans.on:
+        state.plans.moved.append(task.node.row)
     attempt = task.attempt
     attempt.held -= 1
     if attempt.charge is not None:
@@ -288,6 +293,8 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
     if state.deferred:
         state.deferred.pop((job.queue, job.gang.digest), None)
+    if state.plans.by_key:
+        dropped(state, instance)
     if instance.waits is not None:
         state.pending.discard(instance)
         state.pending_total -= 1
@@ -331,6 +338,8 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
             shape = shapes[group]
         task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
         ledger.hold(task)
+    if state.plans.on:
+        state.plans.move([placement.row for placement in placements])
     attempt.held += len(placements)
 
 
@@ -351,6 +360,8 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     held = attempt.held
     if held and attempt.fault is None and (held == len(attempt.tasks) or not succeeded(attempt)):
         state.todo.pop(instance, None)
+    if state.plans.on:
+        move_ends(state, attempt)
     timers = state.timers
     timers.ready.cancel(instance)
     limit_us = limit_of(instance)
@@ -358,6 +369,11 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
         timers.limit.set_first(instance, at_us + limit_us)
     if state.policy.min_runtime_us:
         set_immune(state, attempt)
+
+
+def move_ends(state: State, attempt: Attempt) -> None:
+    """What the attempt holds is promised for another instant than before."""
+    state.plans.move([task.node.row for task in attempt.tasks.values() if task.holding])
 
 
 def limit_of(instance: Instance) -> int | None:
@@ -413,6 +429,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
             state.ledger.released.append(task.node.row)
+    if state.plans.on:
+        move_ends(state, attempt)
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -501,6 +519,7 @@ def _instance_ended(state: State, event: InstanceEnded) -> None:
     instance = instance_of(state, event)
     check(instance.phase == "pending", f"InstanceEnded {event.job}/{event.instance}: it is {instance.phase}")
     check(instance.key not in state.nominations, f"InstanceEnded {event.job}/{event.instance}: its nomination has not ended")
+    dropped(state, instance)
     _leave_pending(state, instance)
     _end(state, instance, event.outcome, event.reason)
 
@@ -630,7 +649,9 @@ def enqueue(state: State, instance: Instance) -> None:
         user = ""
         if state.tree is not None and state.tree.tells_users(state.tree.of(instance.job.queue)):
             user = instance.job.user
-        state.pending.add(instance, instance.key in state.nominations, user)
+        alone = instance.key in state.nominations or instance.key in state.plans.by_key
+        length = length_us(state.policy, instance.job) if state.plans.on else 0
+        state.pending.add(instance, alone, user, length)
 
 
 def _leave_pending(state: State, instance: Instance) -> None:

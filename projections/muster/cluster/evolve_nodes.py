@@ -34,6 +34,7 @@ def _node_registered(state: State, event: NodeRegistered) -> None:
     node.boots = event.boots
     state.ledger.add(node)
     _see(state, node)
+    state.plans.move([row])
 
 
 def _update(state: State, node: Node, event: NodeRegistered) -> None:
@@ -82,6 +83,7 @@ def _remove(state: State, node: Node) -> None:
     if state.tree is not None:
         state.tree.unsee(node)
         state.wakes += 1
+    state.plans.move([node.row])
     heapq.heappush(state.ledger.free_rows, node.row)
     state.missing.pop(node.row, None)
     state.back.pop(node.row, None)
@@ -115,6 +117,7 @@ def _altered(state: State, node: Node) -> None:
     state.ledger.recount(node)
     state.ledger.alter(node.row)
     _see(state, node)
+    state.plans.move([node.row])
     for key in sorted(node.claims):
         nomination = state.nominations[key]
         if broken_place(nomination):

@@ -6,6 +6,7 @@ from typing import Any
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import enqueue, instance_of
 from muster.cluster.nodes import Claim
+from muster.cluster.plans import dropped
 from muster.cluster.queuetree import nominated_amounts
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
@@ -26,6 +27,7 @@ def _nominated(state: State, event: Nominated) -> None:
             broken(f"Nominated {event.job}/{event.instance}: the victim {ref.job}/{ref.instance} is not there")
         victims.append(attempt)
     nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
+    dropped(state, instance)
     claim_places(state, nomination)
     if state.tree is not None:
         charge = nomination.charge = nominated_amounts(nomination)
@@ -52,6 +54,7 @@ def claim_places(state: State, nomination: Nomination) -> None:
         attempt.by = (*attempt.by, key)
     for node in nomination.nodes:
         state.ledger.recount(node)
+    state.plans.move([node.row for node in nomination.nodes])
 
 
 def _nomination_ended(state: State, event: NominationEnded) -> None:
@@ -59,6 +62,7 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
     nomination = state.nominations.pop(key, None)
     if nomination is None:
         broken(f"NominationEnded {event.job}/{event.instance}: there is none")
+    state.plans.move([node.row for node in nomination.nodes])
     for node in nomination.nodes:
         del node.claims[key]
         if node.liveness != "removed":

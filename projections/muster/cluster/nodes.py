@@ -79,6 +79,7 @@ class Node:
     """A node and what is free on it."""
 
     __slots__ = (
+        "barred",
         "boot",
         "boots",
         "claims",
@@ -136,6 +137,8 @@ class Node:
         self.tasks: dict[Task, None] = {}
         """The tasks that hold something here, in the order of their binding."""
         self.claims: dict[tuple[str, int], Claim] = {}
+        self.barred: list[int] | None = None
+        """What is taken off besides, while a plan asks for somebody who may not have it."""
         self.cpu_free = self.memory_free = self.disk_free = self.tasks_free = 0
         self.device_free: list[int] = []
         self.device_units: list[int] = []
@@ -192,10 +195,14 @@ class Node:
             disk -= max(0, kept[2])
             tasks -= max(0, kept[3])
             free = [units - max(0, kept[4 + index]) for index, units in enumerate(free)]
+        if self.barred is not None:
+            barred = self.barred
+            cpu, memory, disk, tasks = cpu - barred[0], memory - barred[1], disk - barred[2], tasks - barred[3]
+            free = [units - barred[4 + index] for index, units in enumerate(free)]
         self.cpu_free, self.memory_free, self.disk_free, self.tasks_free = cpu, memory, disk, tasks
         self.device_units = [device.units for device in devices]
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
-        self.plain = not self.claims and all(device.usable for device in devices)
+        self.plain = not self.claims and self.barred is None and all(device.usable for device in devices)
         present = [device for device in devices if device.present]
         self.uniform = all(d.model == present[0].model and d.memory_mib == present[0].memory_mib for d in present[1:])
         self.whole_units = present[0].units if present else 1

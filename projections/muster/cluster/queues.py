@@ -1,8 +1,9 @@
 """Who waits, in which order.
 
-Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid. If one of
-them cannot be placed then none of its class can, so a pass asks each class once. Inside a class the order is that of
-submission; between classes it is priority, then the place of the first in each. A requeued instance keeps its place.
+Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid, and of one
+length where starts are planned. If one of them cannot be placed then none of its class can, so a pass asks each class
+once. Inside a class the order is that of submission; between classes it is priority, then the place of the first in
+each. A requeued instance keeps its place.
 """
 
 import heapq
@@ -10,8 +11,9 @@ import heapq
 from muster.cluster.jobs import Instance, Job, Place, Running
 from muster.cluster.shapes import Gang
 
-ClassKey = tuple[str, int, str, tuple[str, ...], str, tuple[str, int] | None]
-"""Queue, priority, gang, what to avoid, the user where a queue tells them apart, and the instance if it is nominated."""
+ClassKey = tuple[str, int, str, tuple[str, ...], str, int, tuple[str, int] | None]
+"""Queue, priority, gang, what to avoid, the user where a queue tells them apart, how long it runs where that counts, and the
+instance if it is a class of its own."""
 
 
 class PendingClass:
@@ -89,10 +91,11 @@ class PendingQueue:
             found = self.running[key] = Running()
         return found
 
-    def add(self, instance: Instance, nominated: bool, user: str = "") -> None:
-        """It waits from now on. One that is nominated is a class of its own; `user` where the queue tells users apart."""
+    def add(self, instance: Instance, alone: bool, user: str = "", length_us: int = 0) -> None:
+        """It waits from now on. One that is nominated or planned is a class of its own, `alone`; `user` where the queue tells
+        users apart."""
         job = instance.job
-        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, user, instance.key if nominated else None)
+        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, user, length_us, instance.key if alone else None)
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)
@@ -119,7 +122,7 @@ class PendingQueue:
         if not waits.count:
             waits.heap.clear()
             self._leave(waits)
-            if waits.key[5] is not None:
+            if waits.key[-1] is not None:
                 del self.classes[waits.key]
                 return
             self.empty += 1

@@ -19,6 +19,7 @@ from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.evolve_queues import plant
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
@@ -155,6 +156,15 @@ class _Queue(_Row):
     charged: tuple[tuple[str, int], ...]
 
 
+class _Plan(_Row):
+    job: str
+    instance: int
+    placements: tuple[Placement, ...]
+    start_us: int
+    at_us: int
+    until_us: int
+
+
 class _Snapshot(_Row):
     schema: int
     cell: str
@@ -180,12 +190,25 @@ class _Snapshot(_Row):
     """Time limits of jobs that did not ask for one, by job, in the order of jobs."""
 
 
+class _Planned(_Snapshot):
+    """Where something is planned. Without, the bytes are those that they were before anything could be."""
+
+    plans: tuple[_Plan, ...] = ()
+
+
 def encode(state: State) -> bytes:
     """The state, between two cycles, as bytes."""
     ledger = state.ledger
     jobs = sorted(state.jobs.values(), key=lambda job: job.place)
+    plans = tuple(
+        [
+            _Plan(*key, planned.placements, planned.start_us, planned.at_us, planned.until_us)
+            for key, planned in sorted(state.plans.by_key.items(), key=lambda item: item[0])
+        ]
+    )
+    more = {"plans": plans} if plans else {}
     return encode_canonical(
-        _Snapshot(
+        (_Planned if more else _Snapshot)(
             schema=SCHEMA,
             cell=state.cell,
             number=state.number,
@@ -217,6 +240,7 @@ def encode(state: State) -> bytes:
             retired=tuple(state.retired.items()),  # in their order, which is state
             queues=None if state.tree is None else _queues_out(state.tree),
             limits=tuple([(j.id, j.limit_us) for j in jobs if j.limit_us is not None and j.request.time_limit_us is None]),
+            **more,
         )
     )
 
@@ -233,7 +257,7 @@ def decode(data: bytes) -> State:
         SnapshotError: not a snapshot of this schema.
     """
     try:
-        snapshot = msgspec.json.decode(data, type=_Snapshot)
+        snapshot = msgspec.json.decode(data, type=_Planned)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from None
     if snapshot.schema != SCHEMA:
@@ -251,6 +275,7 @@ def decode(data: bytes) -> State:
     state.back = dict.fromkeys(snapshot.back)
     state.more = snapshot.more
     state.deferred = {(queue, shape): code for queue, shape, code in snapshot.deferred}
+    state.plans.on = most_plans(state.policy) > 0
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
     for row in snapshot.jobs:
@@ -271,6 +296,9 @@ def decode(data: bytes) -> State:
         state.jobs[name].limit_us = limit_us
     if snapshot.queues is not None:
         _tree_in(state, snapshot.queues)
+    for kept in snapshot.plans:
+        instance = state.jobs[kept.job].instances[kept.instance]
+        state.plans.add(PlannedStart(instance, kept.placements, kept.start_us, kept.at_us, kept.until_us))
     _reindex(state, [row for row in snapshot.jobs if row.held])
     return state
 
@@ -550,6 +578,8 @@ def _reindex(state: State, held: list[_Job]) -> None:
         state.timers.nomination.set(key, nomination.until_us)
         if broken_place(nomination):
             state.todo[nomination.instance] = None
+    for key, planned in state.plans.by_key.items():
+        state.timers.plan.set(key, planned.until_us)
     for node in state.ledger.nodes:
         if node is not None:
             set_node_timer(state, node)

@@ -7,6 +7,7 @@ Everything here follows from the admitted cycles, by `muster.cluster.evolve`. In
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Node
+from muster.cluster.plans import Plans
 from muster.cluster.queues import PendingQueue
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.timers import Timers
@@ -58,6 +59,7 @@ class State:
         "number",
         "pending",
         "pending_total",
+        "plans",
         "policy",
         "positions",
         "retired",
@@ -88,6 +90,8 @@ class State:
         self.missing: dict[int, None] = {}
         """Rows that were not heard at the last beat."""
         self.nominations: dict[InstanceKey, Nomination] = {}
+        self.plans = Plans()
+        """What is planned for those who do not fit."""
         self.deferred: dict[tuple[str, str], str] = {}
         """The reason last recorded for a shape (a gang's key, digested) of a queue that waits."""
         self.more = False

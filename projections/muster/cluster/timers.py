@@ -133,7 +133,7 @@ class Lane(Generic[Owner]):
 class Timers:
     """All timers of a state."""
 
-    __slots__ = ("backoff", "dependency", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
+    __slots__ = ("backoff", "dependency", "forget", "immune", "lanes", "limit", "node", "nomination", "plan", "ready")
 
     def __init__(self) -> None:
         self.ready: Lane[Instance] = Lane(lambda instance: ("attempt", *instance.key))
@@ -147,6 +147,7 @@ class Timers:
         """When a job for which it waits, and which is not known, can come no more."""
         self.node: Lane[Node] = Lane(lambda node: ("node", node.name, node.row))
         self.nomination: Lane[tuple[str, int]] = Lane(lambda key: ("nomination", *key))
+        self.plan: Lane[tuple[str, int]] = Lane(lambda key: ("plan", *key))
         self.lanes: tuple[Lane[Any], ...] = (
             self.ready,
             self.limit,
@@ -156,6 +157,7 @@ class Timers:
             self.dependency,
             self.node,
             self.nomination,
+            self.plan,
         )
 
     def next_us(self) -> int | None:

@@ -12,6 +12,7 @@ from muster.cluster.dependencies import HOPES
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.jobs import TERMINAL, Instance, Job
 from muster.cluster.nodes import Node
+from muster.cluster.plans import standing
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
@@ -19,7 +20,7 @@ from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
-from muster.engine.reclaim import Grounds, levels, standing
+from muster.engine.reclaim import Grounds, levels
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
 from muster.engine.shares import ONE, Asks, share
@@ -102,7 +103,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
 def _about_queue(state: State, job: Job) -> list[str]:
     """What its queue has and may have, and how far the job was lifted by waiting."""
     lines = []
-    lifted = standing(state, job, state.at_us) - job.priority
+    lifted = standing(state.policy, job, state.at_us) - job.priority
     if lifted:
         waited_s = (state.at_us - job.submitted_us) // 1_000_000
         lines.append(f"its priority {job.priority} stands {lifted} higher for {waited_s} s since its submission")
@@ -201,10 +202,10 @@ def _position(state: State, instance: Instance) -> int:
     job = instance.job
     before = 0
     if state.policy.aging_after_us:
-        mine = -standing(state, job, state.at_us), instance.place
+        mine = -standing(state.policy, job, state.at_us), instance.place
         return sum(
             [
-                (-standing(state, other.job, state.at_us), place) < mine
+                (-standing(state.policy, other.job, state.at_us), place) < mine
                 for waiting in state.pending.classes.values()
                 if waiting.queue == job.queue
                 for place, other in waiting.places().items()

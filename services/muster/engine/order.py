@@ -12,6 +12,9 @@ What a queue that has others below it was asked for itself stands among these as
 Within the queue whose turn it is: the higher priority (with aging); running gangs that lost a member; in a fair queue the
 user who has less in it; the place. Whom it asks, and what comes of that, is as in `muster.engine.passes`.
 
+Where the policy plans starts, those who do not fit are considered for a plan in the order in which their turns come; which
+plans keep whom off is as in `muster.engine.backfill`, by priority and place, whatever the queues.
+
 Nobody's key depends on who waits, only on what is charged; so whoever would be asked in vain can be left out. After a
 binding only the keys on the way up from that queue are made anew; after a preemption all are.
 """
@@ -19,6 +22,7 @@ binding only the keys on the way up from that queue are made anew; after a preem
 import heapq
 
 from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.plans import standing
 from muster.cluster.queues import PendingClass, Waiting
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import Nomination, State
@@ -28,7 +32,7 @@ from muster.engine.limits import LimitedPlacer, Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
-from muster.engine.reclaim import Grounds, Levels, crosses, levels, standing
+from muster.engine.reclaim import Grounds, Levels, crosses, levels
 from muster.engine.shares import below, share
 from muster.events.decisions import Placement
 
@@ -70,13 +74,16 @@ class Spot:
 class TreePass(Pass):
     """One pass over the queues of a tree."""
 
-    __slots__ = ("_alive", "_counter", "_degraded", "_limited", "_lowest", "_root", "_within", "limits", "tree")
+    __slots__ = ("_alive", "_backfill", "_counter", "_degraded", "_limited", "_lowest", "_root", "_within", "limits", "tree")
 
     def __init__(self, state: State, tree: QueueTree, placer: Placer, emitter: Emitter) -> None:
         super().__init__(state, placer, emitter)
         if tree.stale:
             tree.settle()
         self.tree = tree
+        self._backfill = placer.backfill
+        """What is planned, where the policy plans. What keeps one asker off a place may not keep another off, so that a gang
+        that was looked for in vain is no sign for others then."""
         self.limits = Limits(state, tree)
         self._limited = LimitedPlacer(placer, self.limits)
         self._root = Spot(tree.root, None)
@@ -108,7 +115,8 @@ class TreePass(Pass):
                 self._update(spot)
                 continue
             first = who.head()
-            if first is None or self._surely_in_vain(who):
+            vain = first is not None and self._surely_in_vain(who)
+            if first is None or (vain and not self._may_be_planned(who)):
                 heapq.heappop(turns)
                 if not turns:
                     self._update(spot)
@@ -118,10 +126,12 @@ class TreePass(Pass):
                 heapq.heapreplace(turns, turn)
                 continue
             had_nomination = who.key[-1] is not None
-            left = self._ask(who, first)
+            left = not vain and self._ask(who, first)
             if self.again or self.preempted:
                 self.again = True
                 return
+            if self._backfill is not None and not left and not emitter.full and first.key not in self.state.nominations:
+                left = self._backfill.consider(emitter, who, first)
             if left and had_nomination:
                 self._count_alive()  # what it kept may be free now
             heapq.heappop(turns)
@@ -131,9 +141,16 @@ class TreePass(Pass):
             self._lowest.pop(spot.queue.name, None)
             self._update(spot)
 
+    def _may_be_planned(self, waiting: PendingClass) -> bool:
+        """Whether to look at a class that would be asked in vain: its first has a plan, or may get one."""
+        backfill = self._backfill
+        return backfill is not None and (backfill.open or waiting.key[-1] in self.state.plans.by_key)
+
     def _begin(self) -> None:
         """Everybody who has somebody to ask stands in its place."""
         state, tree = self.state, self.tree
+        if self._backfill is not None:
+            self._backfill.begin()
         self._degraded = {}
         self._lowest = {}
         for key in state.degraded:
@@ -235,7 +252,7 @@ class TreePass(Pass):
         if spot.waiting is not None:
             for waiting in spot.waiting.classes.values():
                 head = waiting.head()
-                if head is not None and not self._surely_in_vain(waiting):
+                if head is not None and (self._backfill is not None or not self._surely_in_vain(waiting)):
                     turns.append(self._turn(waiting, head))
         heapq.heapify(turns)
         spot.turns = turns
@@ -248,7 +265,7 @@ class TreePass(Pass):
             queue = self.tree.of(waiting.queue)
             if queue.fair:
                 mine = share(queue.users.get(waiting.user, {}), self.tree.capacity)
-        return -standing(state, head.job, state.at_us), 1, mine, head.place, self._counter, waiting
+        return -standing(state.policy, head.job, state.at_us), 1, mine, head.place, self._counter, waiting
 
     # Who need not be asked
 
@@ -276,6 +293,8 @@ class TreePass(Pass):
             return False
         if self.state.nominations and any(each.key[-1] is not None for each in waiting.classes.values()):
             return False
+        if self._backfill is not None:
+            return False
         alive = self._alive
         if len(alive) < len(waiting.gangs):
             hope = any(gang in waiting.gangs for gang in alive)
@@ -286,7 +305,7 @@ class TreePass(Pass):
     def _surely_in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail: as it did last time, or as it did for others."""
         state = self.state
-        if waiting.key[-1] is None and waiting.gang.key not in self._alive and not state.stopping:
+        if self._backfill is None and waiting.key[-1] is None and waiting.gang.key not in self._alive and not state.stopping:
             queue = self.tree.of(waiting.queue)
             if self._lowest_in(queue) >= waiting.priority and not crosses(state, self.tree, queue):
                 return True
@@ -324,14 +343,14 @@ class TreePass(Pass):
     def find(self, job: Job, lifted: bool = False) -> tuple[Placement, ...] | None:
         """Places that are free for the job, within the limits of its queue, or None."""
         gang = job.gang
-        if not lifted and gang.key not in self._alive:
+        if not lifted and self._backfill is None and gang.key not in self._alive:
             return None
         allowed = self.limits.allowed(job)
         if allowed is None:
             return None
         places = self.placer.find(allowed)
         if places is None:
-            if allowed is job and not lifted and not job.avoid:
+            if allowed is job and not lifted and not job.avoid and self._backfill is None:
                 self._alive.pop(gang.key, None)
                 self.placer.note_vain(gang, self.state.ledger.freed_upto())
             return None

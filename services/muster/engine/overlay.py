@@ -4,7 +4,7 @@ For the question whether places could stand side by side. Only nodes that are as
 devices that new work may have.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
@@ -29,6 +29,12 @@ class Overlay:
             device = node.devices[index]
             if device.usable:
                 free[4 + index] -= sign * (device.units if shape.gpus else shape.units(device.memory_mib))
+
+    def less(self, node: Node, amounts: Sequence[int]) -> None:
+        """As if so much less were free there."""
+        free = self.free(node)
+        for at, amount in enumerate(amounts):
+            free[at] -= amount
 
     def enough(self, nodes: Iterable[Node]) -> bool:
         """Whether on none of these nodes more is taken than there is."""

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.plans import promised_us, standing
 from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
@@ -28,7 +29,6 @@ from muster.engine.emit import Emitter
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
-from muster.engine.reclaim import standing
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -87,13 +87,21 @@ class Pass:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
         passed: list[PendingClass] = []
+        backfill = self.placer.backfill
+        if backfill is not None:
+            backfill.begin()
+        limit = backfill.order_limit() if backfill is not None else None
         for waiting in state.pending.classes.values():
             if waiting.count:
-                if waiting.memo is not None and self._in_vain(waiting):
+                vain = waiting.memo is not None and self._in_vain(waiting)
+                if vain and backfill is None:
                     passed.append(waiting)
                     continue
                 head = waiting.head()
                 if head is not None:
+                    if vain and limit is not None and (-self._standing(waiting, head), 1, head.place) > limit:
+                        passed.append(waiting)
+                        continue
                     turns.append((-self._standing(waiting, head), 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
@@ -107,19 +115,22 @@ class Pass:
                 self._refill(who)
                 continue
             first = who.head()
-            if first is None or (who.memo is not None and self._in_vain(who)):
+            vain = first is not None and who.memo is not None and self._in_vain(who)
+            if first is None or (vain and backfill is None):
                 heapq.heappop(turns)
                 continue
-            left = self._ask(who, first)
+            left = not vain and self._ask(who, first)
             if self.again:
                 return
+            if backfill is not None and not left and not emitter.full and first.key not in state.nominations:
+                left = backfill.consider(emitter, who, first)
             now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
                 heapq.heapreplace(turns, (-self._standing(who, head), 1, head.place, number, who))
             else:
                 heapq.heappop(turns)
-            if self.preempted and passed:
+            if passed and (self.preempted or (backfill is not None and backfill.open)):
                 for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
                     head = waiting.head()
                     if head is not None and (-self._standing(waiting, head), 1, head.place) > now[:3]:
@@ -132,7 +143,7 @@ class Pass:
         state = self.state
         if not state.policy.aging_after_us:
             return waiting.priority
-        return standing(state, head.job, state.at_us)
+        return standing(state.policy, head.job, state.at_us)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""
@@ -143,7 +154,8 @@ class Pass:
         if asked.freed != ledger.freed_upto():
             freed = ledger.freed_since(asked.freed)
             kept = waiting.key[-1]
-            if kept is not None and any(freed >> node.row & 1 for node in self.state.nominations[kept].nodes):
+            nomination = self.state.nominations.get(kept) if kept is not None else None
+            if nomination is not None and any(freed >> node.row & 1 for node in nomination.nodes):
                 return False
             for shape in waiting.gang.shapes:
                 if freed & self.placer.cache.of(shape).bits:
@@ -155,6 +167,8 @@ class Pass:
         """Whether the instance left its class: bound, or nominated."""
         state = self.state
         job = instance.job
+        if self.placer.backfill is not None:
+            self.placer.backfill.ask_for(instance)
         nomination = state.nominations.get(instance.key) if state.nominations else None
         if nomination is None:
             places = self.find(job)
@@ -232,6 +246,8 @@ class Pass:
                 lost[task.group].append(rank)
         if not any(lost):
             return
+        if self.placer.backfill is not None:
+            self.placer.backfill.ask_for(instance, first=True)
         places = self.placer.refill(instance, lost)
         if places is not None and self.may_refill(instance, places) and self.emitter.room_for(len(places)):
             self.emitter.placed(len(places))
@@ -325,6 +341,10 @@ class Pass:
             return False
         with self._lifted(outranked, None):
             found = self.search(job)
+            if found is not None and self._too_late(instance, found[1]):
+                found = self.search(job)
+                if found is not None and self._too_late(instance, found[1]):
+                    found = None
             if found is None:
                 return False
             places, victims = found
@@ -362,6 +382,22 @@ class Pass:
                 )
             )
         return True
+
+    def _too_late(self, instance: Instance, victims: Sequence[Attempt]) -> bool:
+        """Whether the instance, starting once these are gone, would be gone later than was asked: plans may be in its way."""
+        backfill = self.placer.backfill
+        if backfill is None or not self.state.plans.bits or not victims:
+            return False
+        state = self.state
+        gone_us = [
+            max(promised_us(state.policy, each), state.at_us)
+            if each.phase == "stop"
+            else state.at_us + each.instance.job.request.grace_us + state.policy.kill_margin_us
+            for each in victims
+        ]
+        before_us = backfill.end_us
+        backfill.ask_for(instance, max(gone_us))
+        return backfill.end_us > before_us
 
     def _worth_searching(self, job: Job) -> bool:
         """Whether anybody could be a victim, or stops anyway."""

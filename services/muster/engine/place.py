@@ -13,6 +13,7 @@ from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.ledger import Ledger
 from muster.cluster.shapes import Gang
 from muster.cluster.state import State
+from muster.engine.backfill import Backfill, backfill_for
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.candidates import CandidateCache, Candidates
 from muster.engine.pack import pack
@@ -39,11 +40,13 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("best_fit", "cache", "gangs", "picker", "state", "vain")
+    __slots__ = ("backfill", "best_fit", "cache", "gangs", "picker", "state", "vain")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.cache = CandidateCache(state.ledger, state.policy)
+        self.backfill: Backfill | None = backfill_for(state, self.cache)
+        """What is planned, where the policy plans: places are looked for behind it."""
         self.gangs: dict[str, Gang] = {}
         self.vain: dict[str, int] = {}
         """Gangs by key for which no places were found, and up to which note of freed rows that is so."""
@@ -76,6 +79,13 @@ class Placer:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
         excluded = self.excluded(job.avoid) if job.avoid else 0
+        if self.backfill is not None and self.state.plans.bits:
+            with Plan(self.state) as plan:
+                excluded |= self.backfill.bar(plan, [self.cache.of(shape) for shape in gang.shapes])
+                return self._find(job, gang, excluded)
+        return self._find(job, gang, excluded)
+
+    def _find(self, job: Job, gang: Gang, excluded: int) -> tuple[Placement, ...] | None:
         if gang.single:
             spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
             return None if spot is None else (Placement(0, *spot),)
@@ -93,7 +103,13 @@ class Placer:
         """Places for these ranks (by group) of a running attempt, all of them, or None."""
         counts = tuple([len(ranks) for ranks in lost])
         zeros = tuple([0] * len(counts))
-        found = self._gang(instance.job, instance.job.gang, counts, counts, zeros, self.excluded(instance.job.avoid))
+        gang = instance.job.gang
+        with Plan(self.state) as plan:
+            excluded = self.excluded(instance.job.avoid)
+            if self.backfill is not None and self.state.plans.bits:
+                wanted = [self.cache.of(shape) for shape, count in zip(gang.shapes, counts, strict=True) if count]
+                excluded |= self.backfill.bar(plan, wanted)
+            found = self._gang(instance.job, gang, counts, counts, zeros, excluded)
         if found is None:
             return None
         by_group: list[list[int]] = [list(ranks) for ranks in lost]

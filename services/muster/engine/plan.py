@@ -4,13 +4,14 @@ Each step changes the ledger and notes its inverse; `undo` takes all steps back,
 what is decided is folded in by `evolve` and by nothing else.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from muster.cluster.jobs import Attempt, Task
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import Nomination, State
 from muster.engine.bestfit import Spot
+from muster.engine.candidates import Candidates
 
 
 class Plan:
@@ -103,6 +104,24 @@ class Plan:
 
         move(sign)
         self._steps.append(lambda: move(-sign))
+
+    def bar(self, node: Node, barred: list[int], wanted: Sequence[Candidates]) -> None:
+        """As if the node had so much less. What is not found there for that is not held to be found there in vain."""
+        ledger = self.state.ledger
+
+        def back() -> None:
+            node.barred = None
+            node.recount()
+            ledger.dirty.append(node.row)
+            for candidates in wanted:
+                candidates.vain &= ~(1 << node.row)
+
+        node.barred = barred
+        node.recount()
+        ledger.dirty.append(node.row)
+        for candidates in wanted:
+            candidates.vain &= ~(1 << node.row)
+        self._steps.append(back)
 
     def _release(self, task: Task) -> None:
         ledger = self.state.ledger

@@ -20,14 +20,16 @@ from typing import Final, Protocol
 
 from muster.cluster.jobs import Attempt, Job
 from muster.cluster.nodes import Node
+from muster.cluster.plans import standing
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.backfill import Backfill
 from muster.engine.candidates import CandidateCache
 from muster.engine.limits import within_limits
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
 from muster.engine.plan import Plan
-from muster.engine.reclaim import Grounds, standing
+from muster.engine.reclaim import Grounds
 from muster.engine.room import fits
 from muster.engine.rows import devices_for
 from muster.events.decisions import Placement
@@ -56,6 +58,16 @@ class Finder(Protocol):
         """The rows of the nodes with these uids, as bits."""
         ...
 
+    @property
+    def backfill(self) -> Backfill | None:
+        """What is planned, where the policy plans."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """The state in which places are looked for."""
+        ...
+
 
 def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = None) -> Found | None:
     """Places for an instance of the job with the victims that this takes, or None.
@@ -80,7 +92,7 @@ def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
         attempt.phase != "stop"
         and other.queue == job.queue
         and other.priority < job.priority
-        and standing(state, other, attempt.bound_us) < job.priority
+        and standing(state.policy, other, attempt.bound_us) < job.priority
         and other.request.preemptible
         and not (attempt.phase == "run" and state.at_us < attempt.started_us + state.policy.min_runtime_us)
     )
@@ -125,7 +137,7 @@ def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None) -> 
     for tried, (least_rank, _, newest, row) in enumerate(estimates):
         if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
             break
-        found = _on_node(state, state.ledger.node(row), shape, job, tries)
+        found = _on_node(placer, state, state.ledger.node(row), shape, job, tries)
         if found is not None:
             devices, victims = found
             taken = [attempt for attempt in victims if attempt.phase != "stop"]
@@ -202,44 +214,48 @@ class Tries:
         return self.grounds is None or self.grounds.together(some)
 
 
-def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> tuple[tuple[int, ...], list[Attempt]] | None:
+def _on_node(
+    placer: Finder, state: State, node: Node, shape: Shape, job: Job, tries: Tries
+) -> tuple[tuple[int, ...], list[Attempt]] | None:
     """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
     stopping, victims = _on(state, node, job, tries.grounds)
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)
+        if placer.backfill is not None:
+            placer.backfill.bar_node(plan, node, placer.cache.of(shape))
         start = plan.mark()
         gone: list[Attempt] = []
         for attempt in victims:
-            if _fits_here(state, node, shape):
+            if _fits_here(placer, node, shape):
                 break
             if not tries.together([*gone, attempt]):
                 continue
             plan.without(attempt, node)
             gone.append(attempt)
-        if not _fits_here(state, node, shape):
+        if not _fits_here(placer, node, shape):
             return None
         needed = []
         for attempt in reversed(gone):
             mark = plan.mark()
             plan.again(attempt)
-            if not _fits_here(state, node, shape):
+            if not _fits_here(placer, node, shape):
                 plan.undo(mark)
                 needed.append(attempt)
         if len(needed) > 1:
             plan.undo(start)
             highest = max([rank(attempt) for attempt in needed])
-            needed = _best_set(state, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
+            needed = _best_set(placer, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
             for attempt in needed:
                 plan.without(attempt, node)
-        devices = devices_for(node.device_free, shape, node.row, state)
+        devices = _devices_here(placer, node, shape)
         assert devices is not None
-        waited = _spare_in_place(state, plan, job, stopping, [Placement(0, node.row, devices)])
+        waited = _spare_in_place(placer, plan, job, stopping, [Placement(0, node.row, devices)])
     return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
 
 
 def _best_set(
-    state: State, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
+    placer: Finder, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
 ) -> list[Attempt]:
     """The victims with the best ranks, then costs, of all sets that will do, of which `known` is one.
 
@@ -249,6 +265,7 @@ def _best_set(
     for attempt in sorted(among, key=_order):
         ranks.setdefault(rank(attempt), []).append(attempt)
     order = sorted(ranks, reverse=True)
+    state = placer.state
     best = _cost(state, known), known
 
     def descend(at: int, chosen: list[Attempt]) -> None:
@@ -268,7 +285,7 @@ def _best_set(
                 mark = plan.mark()
                 for attempt in (*chosen, *some, *below):
                     plan.without(attempt, node)
-                fit = _fits_here(state, node, shape)
+                fit = _fits_here(placer, node, shape)
                 plan.undo(mark)
                 if fit:
                     enough = True
@@ -280,8 +297,16 @@ def _best_set(
     return best[1]
 
 
-def _fits_here(state: State, node: Node, shape: Shape) -> bool:
-    return fits(node, shape) and devices_for(node.device_free, shape, node.row, state) is not None
+def _fits_here(placer: Finder, node: Node, shape: Shape) -> bool:
+    return _devices_here(placer, node, shape) is not None
+
+
+def _devices_here(placer: Finder, node: Node, shape: Shape) -> tuple[int, ...] | None:
+    """The devices of one task here, behind what is planned; None if it does not fit."""
+    with Plan(placer.state) as plan:
+        if placer.backfill is not None:
+            placer.backfill.bar_node(plan, node, placer.cache.of(shape))
+        return devices_for(node.device_free, shape, node.row, placer.state) if fits(node, shape) else None
 
 
 # A gang
@@ -316,8 +341,8 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(state, plan, job, gone, places)
-        waited = _spare_in_place(state, plan, job, list(stopping.values()), places)
+        gone = _spare_in_place(placer, plan, job, gone, places)
+        waited = _spare_in_place(placer, plan, job, list(stopping.values()), places)
     return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
@@ -368,9 +393,9 @@ def _spare(state: State, plan: Plan, placer: Finder, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+def _spare_in_place(placer: Finder, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
     """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan."""
-    gang = job.gang
+    gang, state = job.gang, placer.state
     wanted: dict[int, list[Placement]] = {}
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
@@ -381,6 +406,8 @@ def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], pla
         plan.again(attempt)
         overlay = Overlay()
         for row in rows:
+            if placer.backfill is not None:
+                overlay.less(state.ledger.node(row), placer.backfill.barred(state.ledger.node(row)))
             for placement in wanted[row]:
                 overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
         if not overlay.enough([state.ledger.node(row) for row in rows]) or not within_limits(state, job, places):

@@ -16,19 +16,12 @@ cannot be taken again: bound anew, it would be beyond the guarantee.
 from collections.abc import Iterable, Sequence
 
 from muster.cluster.jobs import Attempt, Job
+from muster.cluster.plans import standing
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import State
 from muster.engine.shares import borrowed, within
 
 Levels = tuple[Queue, ...]
-
-
-def standing(state: State, job: Job, until_us: int) -> int:
-    """The priority of a job, higher for as long as it waited until then."""
-    after_us = state.policy.aging_after_us
-    if not after_us:
-        return job.priority
-    return job.priority + min(state.policy.aging_max, max(0, until_us - job.submitted_us) // after_us)
 
 
 def levels(tree: QueueTree, queue: Queue, asks: Charge) -> Levels:
@@ -81,7 +74,7 @@ class Grounds:
             other = attempt.instance.job
             if (
                 other.priority < job.priority
-                and standing(state, other, attempt.bound_us) < job.priority
+                and standing(state.policy, other, attempt.bound_us) < job.priority
                 and _may_go(state, queue, attempt, least_us)
             ):
                 self.victims[attempt] = None

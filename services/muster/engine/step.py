@@ -25,7 +25,7 @@ from muster.engine.order import TreePass
 from muster.engine.passes import Pass
 from muster.engine.place import Placer
 from muster.events.base import Event
-from muster.events.decisions import JobRejected, JobsForgotten, NominationEnded
+from muster.events.decisions import JobRejected, JobsForgotten, NominationEnded, PlanDropped
 from muster.events.operations import Policy
 from muster.events.record import Cycle
 
@@ -126,6 +126,8 @@ class Engine:
                 decision = lifecycle.hopeless(state, owner)
             elif what == "nomination" and (name, number) in state.nominations:
                 decision = NominationEnded(job=name, instance=number, reason="deadline")
+            elif what == "plan" and (name, number) in state.plans.by_key:
+                decision = PlanDropped(job=name, instance=number, reason="expired")
             if decision is not None:
                 emitter.emit(decision)
 

@@ -31,6 +31,9 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     degraded    a member is held to be lost, or replaced, only where one is lost
     liveness    silent, lost and returned follow from when the node was heard
     quarantine  only after as many silences as the policy says, and not ended before its time
+    plan        what is planned is possible, behind all promised ends and what is planned for those above, within the horizon, and
+                for no more than the policy says; it ends for a reason that is so; it moves later only if it has to
+    delay       nobody who ranks below a plan takes what it needs at its start
     forgotten   a job is forgotten when it has been over for `forget_after_us`
 """
 
@@ -45,6 +48,7 @@ from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
+from muster.verify.plans import Planned, Plans, above
 from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
@@ -81,6 +85,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.world = World()
+        self.plans = Plans(self.world)
         self.summary = Summary()
         self.violations: list[Violation] = []
         self._index, self._about = -1, ""
@@ -98,8 +103,14 @@ class Judge:
             self._check(type(event).__name__ in INPUTS, "kind", f"a {type(event).__name__} stands among the inputs")
             self.world.evolve(event)
         self._look_ahead(cycle)
+        self.plans.prune()
         for self._index, event in enumerate(cycle.decisions):
             self._decision(event)
+        self.plans.prune()
+        self._index, self._about = -1, "the cycle"
+        most = self.plans.most
+        done = cycle.started is None and all(type(event) is not made.PassStopped for event in cycle.decisions)
+        self._check(len(self.plans.by_key) <= most or not done, "plan", f"{len(self.plans.by_key)} plans; there may be {most}")
         return self.violations[before:]
 
     def _check(self, so: bool, rule: str, text: str) -> None:
@@ -232,6 +243,7 @@ class Judge:
     def _unkept(self, key: InstanceKey) -> None:
         """Nothing may be kept any more for what is bound or over."""
         self._check(self._pop(key) is None, "nomination", "its nomination was not ended before")
+        self.plans.by_key.pop(key, None)
 
     def _pop(self, key: InstanceKey) -> Nomination | None:
         """Its nomination is no more."""
@@ -251,8 +263,9 @@ class Judge:
         self._fault("gang", gang_fault(instance.job, event.placements))
         self._unkept((event.job, event.instance))
         instance.attempts = event.attempt
-        instance.attempt = Attempt(instance, key, world.led_us + world.policy.ready_timeout_us)
+        instance.attempt = Attempt(instance, key, world.led_us + world.policy.ready_timeout_us, world.at_us)
         self._put(instance.attempt, event.placements)
+        self._fault("delay", self.plans.delayed(instance.attempt, event.placements, world.at_us))
 
     def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
         waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
@@ -283,7 +296,7 @@ class Judge:
         ):
             self._check(so, "preemption", text)
         self._told(attempt)
-        attempt.phase, attempt.stop_reason = "stopping", "preempted"
+        attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", "preempted", event.kill_at_us
 
     def _told(self, attempt: Attempt) -> None:
         """It is told to stop: nothing is charged for it any more."""
@@ -313,6 +326,7 @@ class Judge:
                     rest = [each for each in told if each is not loser.attempt]
                     needed = self._over_quota(world.books, instance, uses, rest)
                 self._check(bool(needed), "minimal", f"what it is nominated for fits while {victim} stays")
+        self.plans.by_key.pop(key, None)
         world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
         if world.books is not None:
             world.books.move(instance.job, nominated(uses), 1)
@@ -346,6 +360,35 @@ class Judge:
             books.move(job, total, -sign)
         return found
 
+    def _plan(self, event: made.StartPlanned, instance: Instance) -> None:
+        world, key, plans = self.world, (event.job, event.instance), self.plans
+        free = instance.attempt is None and not instance.cancelled and key not in world.nominations
+        self._check(free and plans.most > 0, "plan", "it is bound, cancelled or nominated, or the policy plans nothing")
+        span_us = event.start_us - world.at_us
+        backfill = world.policy.backfill
+        far = backfill is not msgspec.UNSET and span_us > backfill.horizon_us
+        self._check(span_us >= 0 and not far, "plan", f"it is planned {span_us} us from now")
+        self._check(event.until_us >= world.at_us, "plan", f"it is planned until {event.until_us}, which is over")
+        self._fault("gang", gang_fault(instance.job, event.placements))
+        before = plans.by_key.pop(key, None)
+        planned = Planned(key, instance, self._placed(instance, event.placements), event.start_us, event.until_us)
+        self._fault("plan", plans.missing(planned, lenient=False))
+        if before is not None and before.start_us < event.start_us:
+            had = not plans.closed(before) and not plans.missing(before, lenient=False)
+            self._check(not had, "plan", f"it is planned later than {before.start_us}, at which it could still be had")
+        plans.by_key[key] = planned
+
+    def _unplan(self, event: made.PlanDropped, instance: Instance) -> None:
+        plans, planned = self.plans, self.plans.by_key.pop((event.job, event.instance), None)
+        if planned is None:
+            return self._fault("unknown", "nothing is planned for it")
+        ahead = sum(above(self.world, other.instance, instance) for other in plans.by_key.values())
+        so = {
+            "outranked": ahead >= plans.most,
+            "expired": self.world.at_us >= planned.until_us,
+        }.get(event.reason, True)
+        return self._check(so, "plan", f"it ends as {event.reason}, which is not so: {ahead} plans are above it")
+
     def _unnominate(self, event: made.NominationEnded) -> None:
         world, key = self.world, (event.job, event.instance)
         kept = self._pop(key)
@@ -375,7 +418,7 @@ class Judge:
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
         self._told(attempt)
-        attempt.phase, attempt.stop_reason = "stopping", event.reason
+        attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", event.reason, event.kill_at_us
 
     def _end_attempt(self, event: made.AttemptEnded, attempt: Attempt) -> None:
         instance, reason, held = attempt.instance, attempt.stop_reason or event.reason, attempt.holding()
@@ -427,6 +470,8 @@ class Judge:
         right = attempt.phase == "running" and lost and len(ranks) == len(event.placements)
         self._check(right, "degraded", f"{attempt.phase}, its ranks {list(ranks)[:8]} are not lost ones, each once")
         self._put(attempt, event.placements)
+        start_us = attempt.started_us if attempt.started_us >= 0 else attempt.bound_us
+        self._fault("delay", self.plans.delayed(attempt, event.placements, start_us, first=True))
 
     def _node_decided(self, event: Any, node: Node) -> None:
         """Silent, returned, lost, quarantined, released."""
@@ -467,6 +512,7 @@ class Judge:
 
 _Table = dict[str, Callable[..., None]]
 _INSTANCES: _Table = {"InstanceBound": Judge._bind, "Nominated": Judge._nominate, "InstanceEnded": Judge._end_instance}
+_INSTANCES |= {"StartPlanned": Judge._plan, "PlanDropped": Judge._unplan}
 _ATTEMPTS: _Table = {"InstanceStarted": Judge._start, "InstancePreempted": Judge._preempt, "StopOrdered": Judge._stop}
 _ATTEMPTS |= {"AttemptEnded": Judge._end_attempt, "MemberLost": Judge._member_lost, "MembersReplaced": Judge._replace}
 _OTHERS: _Table = {"JobRejected": Judge._rejected, "NominationEnded": Judge._unnominate, "JobsForgotten": Judge._forget}

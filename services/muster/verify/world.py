@@ -36,6 +36,8 @@ class Job:
     request: jobs.JobRequest
     priority: int
     instances: list["Instance"]
+    place: int  # the how manieth submission it was
+    submitted_us: int
     avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
     ended: int = 0
     over_us: int = -1  # when its last instance was over; -1 before
@@ -55,6 +57,7 @@ class Instance:
     """What is bound whole or not at all."""
 
     job: Job
+    index: int
     attempt: "Attempt | None" = None
     attempts: int = 0
     retries: int = 0
@@ -71,8 +74,10 @@ class Attempt:
     instance: Instance
     key: AttemptKey
     ready_by_us: int  # in led time
+    bound_us: int
     phase: str = "starting"  # starting, running, stopping
     started_us: int = -1
+    kill_at_us: int = 0
     stop_reason: str = ""
     own_failure: bool = False  # a task ended badly, not by a node's fault, before the attempt was told to stop
     node_failure: bool = False  # one did by its node's fault
@@ -168,7 +173,7 @@ class World:
     """All that is true after the entries folded so far."""
 
     def __init__(self) -> None:
-        self.number = self.term = self.at_us = self.gaps_us = self.beat_us = self.lease_until_us = 0
+        self.submissions = self.number = self.term = self.at_us = self.gaps_us = self.beat_us = self.lease_until_us = 0
         self.policy = operations.Policy()
         self.jobs: dict[str, Job] = {}
         self.rows: dict[int, Node] = {}
@@ -206,7 +211,7 @@ class World:
                 self._evolve_task(event)
             case jobs.JobSubmitted() if job is None:  # else it is a repeat
                 job = self._submitted(event)
-                job.instances = [Instance(job) for _ in range(event.request.array or 1)]
+                job.instances = [Instance(job, index) for index in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
                 for instance in job.instances if (at := event.instance) is None else job.instances[at : at + 1]:
                     instance.cancelled = True
@@ -234,7 +239,9 @@ class World:
 
     def _submitted(self, event: jobs.JobSubmitted) -> Job:
         request, books = event.request, self.books
-        job = self.jobs[event.job] = Job(event.queue, event.user, request, request.priority, [], limit_us=request.time_limit_us)
+        self.submissions += 1
+        job = self.jobs[event.job] = Job(event.queue, event.user, request, request.priority, [], self.submissions, self.at_us)
+        job.limit_us = request.time_limit_us
         said = [] if books is None else [books.said[name] for name in books.path(event.queue) if name in books.said]
         if said and said[0].queue == event.queue and not job.priority:
             job.priority = said[0].default_priority

@@ -136,7 +136,13 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         "{at: 3, expect: {before: [a, b1], refused: 0, any_of: [{running: a}, {failed: a, pending: b1}]}, never: {running: [a, b1]}}",
     ).steps
     policy = next(verb for step in steps for verb in step.verbs if verb.kind == "policy")
-    assert policy.args == {"preemption": False, "silent_after_us": 12_500_000, "reclaim": False, "aging_after_us": 30_000_000}
+    assert policy.args == {
+        "preemption": False,
+        "silent_after_us": 12_500_000,
+        "reclaim": False,
+        "backfill": None,
+        "aging_after_us": 30_000_000,
+    }
     assert next(verb for step in steps for verb in step.verbs if verb.kind == "clock").args == 3_600_000_000
     assert len(steps[-2].nevers) == 1
     assert len({verb.kind for step in steps for verb in step.verbs}) == 31
@@ -196,11 +202,12 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         ),
         ("{at: 0, reserve: {name: r}}", "scene.yaml:6: steps[0].reserve is not supported yet: it arrives with reservations"),
         ("{at: 0, explode: n1}", "scene.yaml:6: steps[0].explode is unknown: a step knows at, shuffle, expect, never, submit"),
-        ("{at: 0, policy: {backfill: true}}", "scene.yaml:6: steps[0].policy.backfill is not supported yet: it can only be off"),
         (
-            "{at: 0, policy: {horizon: 60}}",
-            "scene.yaml:6: steps[0].policy.horizon is not supported yet: it arrives with reservations",
+            "{at: 0, policy: {backfill: {n: 1}}}",
+            "scene.yaml:6: steps[0].policy.backfill.n is unknown: backfill knows reservations",
         ),
+        ("{at: 0, policy: {backfill: {reservations: 0}}}", "scene.yaml:6: steps[0].policy cannot be set: "),
+        ("{at: 0, policy: {horizon: soon}}", "scene.yaml:6: steps[0].policy.horizon must be seconds"),
         ("{at: 0, policy: {silent_afer: 60}}", "scene.yaml:6: steps[0].policy.silent_afer is unknown"),
         ("{at: 0, cancel: b}", "scene.yaml:6: steps[0].cancel names the job 'b', which is never submitted"),
         ("{at: 0, drain: n4}", "scene.yaml:6: steps[0].drain names the node 'n4', which never exists"),
@@ -217,9 +224,10 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         ),
         ("{at: 0, expect: {runing: a}}", "scene.yaml:6: steps[0].expect.runing is unknown: an expectation knows running"),
         (
-            "{at: 0, expect: {planned: {a: 1}}}",
-            "scene.yaml:6: steps[0].expect.planned is not supported yet: it arrives with reservations",
+            "{at: 0, expect: {planned: {a: {}}}}",
+            "scene.yaml:6: steps[0].expect.planned.a needs at or by, or is one of beyond_horizon",
         ),
+        ("{at: 0, expect: {planned: {a: soon}}}", "scene.yaml:6: steps[0].expect.planned.a must be one of beyond_horizon"),
         ("{at: 0, expect: {queue: {red: {gpus: 1}}}}", "scene.yaml:6: steps[0].expect.queue.red is no queue; there are default"),
         ("{at: 0, expect: {user: {v: {gpus: 1}}}}", "scene.yaml:6: steps[0].expect.user.v is no user of a job: 'v'"),
         (

@@ -30,7 +30,13 @@ from muster.events.operations import (
     NodeFenced,
 )
 from muster.verify import Judge, judge, verify
-from tests.unit.verify import cases_life, cases_places, cases_queues, cases_waiting  # noqa: F401 - imported for their cases
+from tests.unit.verify import (  # noqa: F401 - imported for the cases that they add
+    cases_life,
+    cases_places,
+    cases_plans,
+    cases_queues,
+    cases_waiting,
+)
 from tests.unit.verify.story import (
     CASES,
     S,

@@ -24,6 +24,8 @@ STATES = (
     "rejected",
     "degraded",
 )
+PLANNED_WORDS = ("beyond_horizon", "unknown_end", "overdue", "none")
+"""What may be said of a planned start that is no instant: `none` where nothing is planned, for whatever reason."""
 NODE_STATES = ("ready", "silent", "lost", "cordoned", "quarantined", "fenced")
 
 
@@ -169,6 +171,20 @@ def _node_states(value: Value, mentions: Mentions) -> list[tuple[str, str]]:
     return mentions.by_node(value, "nodes to states", lambda item: item.word(NODE_STATES))
 
 
+def _planned(value: Value, mentions: Mentions) -> list[tuple[str, tuple[str, int]]]:
+    def when(item: Value) -> tuple[str, int]:
+        """`at` or `by` with an instant, or a word."""
+        if isinstance(item.data, str):
+            return item.word(PLANNED_WORDS), 0
+        fields = item.known("a planned start", ["at", "by"])
+        if len(fields) != 1:
+            raise item.error(f"needs at or by, or is one of {', '.join(PLANNED_WORDS)}")
+        key, instant = next(iter(fields.items()))
+        return key, instant.micros()
+
+    return mentions.by_job(value, "names to planned starts", when)
+
+
 def _before(value: Value, mentions: Mentions) -> list[str]:
     names = _plain_jobs(value, mentions)
     if len(names) < 2:
@@ -210,6 +226,7 @@ _READERS: dict[str, Reader] = {
     "queue": _by_queue,
     "user": _by_user,
     "held": _by_queue,
+    "planned": _planned,
     "node": _node_states,
     "before": _before,
     "refused": _number,
@@ -219,7 +236,6 @@ _READERS: dict[str, Reader] = {
 _LATER = {
     "same": TOPOLOGY,
     "domains": TOPOLOGY,
-    "planned": RESERVATIONS,
     "reservation": RESERVATIONS,
     "licences": LICENCES,
     "grown": ELASTIC,

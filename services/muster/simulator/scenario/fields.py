@@ -14,7 +14,7 @@ import msgspec
 from muster.engine.policies import unknown
 from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
-from muster.events.operations import Policy, Weight
+from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
@@ -371,31 +371,30 @@ def _start_fails(value: Value | None, mentions: Mentions) -> StartFails | None:
     )
 
 
-_POLICY_LATER = {
-    "horizon": RESERVATIONS,
-    "resolution": RESERVATIONS,
-    "plan_ttl": RESERVATIONS,
-}
-
 _SPANS = {field.name[:-3]: field.name for field in msgspec.structs.fields(Policy) if field.name.endswith("_us")}
 _COUNTS = ("aging_max", "flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
 _SWITCHES = ("preemption", "reclaim")
-_OFF = ("backfill",)
+_PLANNING = {"horizon": "horizon_us", "resolution": "resolution_us", "plan_ttl": "plan_ttl_us"}
+"""Policy fields of a scene that stand in the policy's `backfill`; they count only where it plans."""
 
 
 def read_policy(value: Value) -> dict[str, Any]:
-    """The fields of `Policy` that a scene sets. Backfill does not exist yet: it can only be off."""
-    known = ["name", "version", "filters", "scores", *_SWITCHES, *_OFF, *_SPANS, *_COUNTS, *_SPANS.values()]
-    fields = value.known("a policy", dict.fromkeys(known), _POLICY_LATER)
+    """The fields of `Policy` that a scene sets.
+
+    `backfill` comes as the fields of `Backfill` that the scene sets, None where it plans nothing: `with_changes` reads it.
+    """
+    known = ["name", "version", "filters", "scores", *_SWITCHES, "backfill", *_PLANNING, *_SPANS, *_COUNTS, *_SPANS.values()]
+    fields = value.known("a policy", list(dict.fromkeys(known)))
     changes: dict[str, Any] = {}
     for key, item in fields.items():
-        if key in _OFF:
-            if item.data is not False:
-                raise item.error("is not supported yet: it can only be off (false)")
-        elif key == "name":
+        if key == "name":
             changes["name"] = read_one(item)
         elif key in _SWITCHES:
             changes[key] = item.boolean()
+        elif key == "backfill":
+            changes["backfill"] = _backfill(item)
+        elif key in _PLANNING:
+            changes.setdefault("planning", {})[_PLANNING[key]] = item.micros()
         elif key == "filters":
             changes["filters"] = tuple(entry.string() for entry in item.items("filters"))
         elif key == "scores":
@@ -404,11 +403,12 @@ def read_policy(value: Value) -> dict[str, Any]:
             changes[_SPANS[key]] = item.micros()
         else:
             changes[key] = item.count()
-    why = unknown(Policy(**changes))
+    policy = with_changes(Policy(), changes)
+    why = unknown(policy)
     if why:
         raise value.error(f"names a plugin that is not there: {why}")
     try:
-        msgspec.convert(msgspec.to_builtins(Policy(**changes)), Policy)
+        msgspec.convert(msgspec.to_builtins(policy), Policy)
     except msgspec.ValidationError as error:
         raise value.error(f"cannot be set: {error}") from None
     return changes
@@ -484,6 +484,31 @@ def _queue_amounts(value: Value, jobs: bool) -> Amounts:
         else:
             raise item.error(f"is unknown: amounts are gpus, gpus/MODEL, cpu, memory{' and jobs' if jobs else ''}")
     return Amounts(gpu_milli_by_model=by_model, **said)
+
+
+def with_changes(policy: Policy, changes: dict[str, Any]) -> Policy:
+    """The policy with what a scene sets of it: what it says of planning counts from when it plans on."""
+    plain = {key: change for key, change in changes.items() if key not in ("backfill", "planning")}
+    planning = changes.get("planning", {})
+    backfill = policy.backfill
+    if "backfill" in changes:
+        settings = changes["backfill"]
+        if settings is None:
+            backfill = msgspec.UNSET
+        else:
+            kept = Backfill() if backfill is msgspec.UNSET else backfill
+            backfill = msgspec.structs.replace(kept, **settings)
+    if backfill is not msgspec.UNSET:
+        backfill = msgspec.structs.replace(backfill, **planning)
+    return msgspec.structs.replace(policy, backfill=backfill, **plain)
+
+
+def _backfill(value: Value) -> dict[str, Any] | None:
+    if isinstance(value.data, bool):
+        return {"reservations": 1} if value.data else None
+    fields = value.known("backfill", ["reservations", *_PLANNING])
+    settings = {_PLANNING[key]: item.micros() for key, item in fields.items() if key != "reservations"}
+    return {"reservations": fields["reservations"].count() if "reservations" in fields else 1, **settings}
 
 
 def _weight(value: Value) -> Weight:

@@ -7,6 +7,7 @@ from typing import Any
 
 from muster.cluster.jobs import Attempt, Instance, Task
 from muster.cluster.nodes import Node
+from muster.engine.eta import eta
 from muster.engine.explain import explain
 from muster.simulator.scenario.book import Unit
 from muster.simulator.scenario.expectations import STATES, Bound, Check, amount
@@ -434,6 +435,25 @@ def _node(world: World, wanted: list[tuple[str, str]]) -> str | None:
     return ", ".join(wrong) or None
 
 
+def _planned(world: World, wanted: list[tuple[str, tuple[str, int]]]) -> str | None:
+    wrong = []
+    for name, (key, instant_us) in wanted:
+        for instance in instances(world, name):
+            found = eta(world.state, *instance.key)
+            start_us = None if found.start_us is None else found.start_us - world.fleet.epoch_us
+            so = {
+                "at": found.code in ("planned", "overdue") and start_us == instant_us,
+                "by": found.code in ("planned", "overdue", "started") and start_us is not None and start_us <= instant_us,
+                "none": found.code not in ("planned", "overdue"),
+            }.get(key, found.code == key.replace("_", "-"))
+            if not so:
+                at = "" if start_us is None else f" at {amount(start_us, 1_000_000)}"
+                wrong.append(f"{unit_name(world, instance.key)} is {found.code}{at}")
+        if not instances(world, name):
+            wrong.append(f"{name} is not there")
+    return ", ".join(wrong) or None
+
+
 def _any_of(world: World, outcomes: list[tuple[Check, ...]]) -> str | None:
     failures = []
     for outcome in outcomes:
@@ -465,6 +485,7 @@ _JUDGES: dict[str, Callable[[World, Any], str | None]] = {
     "queue": _by_queue(stopping=False),
     "user": _by(lambda instance: instance.job.user, stopping=False),
     "held": _by_queue(stopping=True),
+    "planned": _planned,
     "node": _node,
     "before": _before,
     "refused": _count(lambda world: len(world.book.refused)),

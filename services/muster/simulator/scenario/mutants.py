@@ -122,8 +122,8 @@ def _anybody(state: State, attempt: Attempt, job: Job) -> bool:
     return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
 
 
-def _everybody_there(state: State, node: Node, shape: Shape, job: Job, tries: Any) -> Any:
-    found = _on_node(state, node, shape, job, tries)
+def _everybody_there(placer: Placer, state: State, node: Node, shape: Shape, job: Job, tries: Any) -> Any:
+    found = _on_node(placer, state, node, shape, job, tries)
     if found is None:
         return None
     stopping, victims = preempt._on(state, node, job)
@@ -408,6 +408,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-liveness": _instead(evolve_nodes, "set_timer", _no_liveness),
     "silent-is-over": _handling(NodeSilent, _silent_is_over),
     "unread-is-missing": _instead(Beats, "beat", _unread_is_missing),
+    "no-backfill": _policy(backfill=msgspec.UNSET),
     "no-quarantine": _policy(flap_limit=0),
     "endless-flap-window": _policy(flap_window_us=10**13),
     "devices-by-place": _handling(NodeRegistered, _by_place),

@@ -19,6 +19,7 @@ from muster.events.operations import Policy
 from muster.events.record import Cycle
 from muster.simulator.scenario.book import is_beat
 from muster.simulator.scenario.expectations import Check
+from muster.simulator.scenario.fields import with_changes
 from muster.simulator.scenario.format import Scenario, Step
 from muster.simulator.scenario.invariants import Invariants
 from muster.simulator.scenario.judge import capture, judge
@@ -68,7 +69,7 @@ class Performance:
         self.where = "start"
         self.proved = False
         """An expectation was judged after a decision."""
-        policy = msgspec.structs.replace(Policy(kill_margin_us=0), **scenario.policy)
+        policy = with_changes(Policy(kill_margin_us=0), scenario.policy)
         self.world = World(policy, _apart(scenario))
         self._order = order
         self._nevers: list[tuple[str, tuple[Check, ...]]] = []

@@ -14,7 +14,7 @@ from muster.events.nodes import NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.simulator.agents import Behaviour
-from muster.simulator.scenario.fields import JobScene, NodeScene
+from muster.simulator.scenario.fields import JobScene, NodeScene, with_changes
 from muster.simulator.scenario.format import Verb
 from muster.simulator.scenario.names import split_unit
 from muster.simulator.scenario.world import JOBS, OPERATIONS, START_US, Outgoing, SceneFailure, World
@@ -193,7 +193,7 @@ def _foreign(world: World, args: tuple[str, int, int, int]) -> None:
 
 
 def _policy(world: World, changes: dict[str, Any]) -> None:
-    world.set_policy(msgspec.structs.replace(world.policy, **changes))
+    world.set_policy(with_changes(world.policy, changes))
 
 
 def _queue(world: World, event: QueueSet) -> None:

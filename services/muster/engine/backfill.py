@@ -1,0 +1,282 @@
+"""Planned starts, and the one rule that protects them: nobody starts where that delays the plan of somebody who ranks above.
+
+`Backfill.bar` is that rule. Every path that looks for places (a first pass, taken nominations, preemption, the replacement
+of members) looks through `Placer`, which asks it: on each row where something is planned that begins before the asker would
+be gone, what the plan needs is taken off for as long as the places are looked for. So an asker that ends before, or uses
+none of what is planned, is not kept off anything.
+
+`Backfill.consider` plans: in the order of a pass, for the first so many who do not fit. A plan is kept as long as it can
+be had and nothing earlier can. It is looked at again if something moved since (`Plans.moved`) that it needs or that may let it
+start earlier. That only saves looking: looked at again it would stay.
+"""
+
+from typing import Final
+
+from msgspec import UNSET
+
+from muster.cluster.jobs import Instance
+from muster.cluster.nodes import Node
+from muster.cluster.plans import FAR, Order, PlannedStart, length_us, most_plans, order_of, promised_us
+from muster.cluster.queues import PendingClass
+from muster.cluster.state import State
+from muster.engine.candidates import CandidateCache, Candidates
+from muster.engine.emit import Emitter
+from muster.engine.horizon import Horizon
+from muster.engine.nodeindex import rows_of
+from muster.engine.plan import Plan
+from muster.engine.profile import curve, tasks_that_fit
+from muster.events.decisions import PlanDropped, StartPlanned
+from muster.events.operations import Backfill as Settings
+
+HOPELESS_MAX: Final = 64
+"""So many classes that can be planned nowhere are tried in a round."""
+
+LOOKED_MAX: Final = 64
+"""If more rows moved than this, everything is looked at again."""
+
+InstanceKey = tuple[str, int]
+
+
+class Backfill:
+    """The plans of a state as the engine sees them in a pass. Everything but the state is a cache."""
+
+    __slots__ = (
+        "_asker",
+        "_end_us",
+        "_hopeless",
+        "_kept",
+        "_looked",
+        "_most",
+        "_position",
+        "_since",
+        "cache",
+        "counted",
+        "horizon",
+        "settings",
+        "state",
+    )
+
+    def __init__(self, state: State, cache: CandidateCache, settings: Settings) -> None:
+        self.state = state
+        self.cache = cache
+        self.settings = settings
+        self.horizon = Horizon(state, cache, settings)
+        self._asker: Order = (0, 0, (0, 0, 0))
+        self._end_us = 0
+        self._most = settings.reservations
+        self.counted = 0
+        """Plans kept or made in this round."""
+        self._hopeless: dict[tuple[str, tuple[str, ...]], None] = {}
+        self._position = -1
+        """Up to where of `Plans.moved` the horizon knows."""
+        self._looked: dict[InstanceKey, int] = {}
+        """Up to where of it a plan was looked at."""
+        self._kept: dict[InstanceKey, int] = {}
+        """Until when a plan that was looked at relies on nobody who is overdue."""
+        self._since: tuple[int, int, dict[int, None] | None] = (-1, -1, None)
+
+    # The rule
+
+    def ask_for(self, instance: Instance, since_us: int | None = None, first: bool = False) -> None:
+        """Places are looked for from now on for this instance.
+
+        Args:
+            instance: who would start.
+            since_us: when it would start, if not now.
+            first: it lost members, and comes before those who wait.
+        """
+        start_us = self.state.at_us if since_us is None else since_us
+        length = length_us(self.state.policy, instance.job)
+        self._end_us = FAR if length == FAR else start_us + length
+        attempt = instance.attempt
+        if attempt is not None:
+            self._end_us = promised_us(self.state.policy, attempt)
+        order = self._order(instance)
+        self._asker = (order[0], 0, order[2]) if first else order
+
+    def _order(self, instance: Instance) -> Order:
+        return order_of(self.state.policy, instance, self.state.at_us)
+
+    def for_ever(self) -> None:
+        """As if nobody knew when the asker would be gone."""
+        self._end_us = FAR
+
+    @property
+    def end_us(self) -> int:
+        """When the asker would be gone."""
+        return self._end_us
+
+    def binds(self, planned: PlannedStart, end_us: int) -> bool:
+        """Whether the asker, gone by then, may not delay this plan."""
+        return planned.start_us < end_us and self._order(planned.instance) < self._asker
+
+    def bar(self, plan: Plan, wanted: list[Candidates]) -> int:
+        """Take off, in the plan, what the asker may not have; the rows on which nothing of what it wants is left, as bits."""
+        bits = 0
+        for candidates in wanted:
+            bits |= candidates.bits & self._with_room(candidates)
+        bits &= self.state.plans.bits
+        closed = 0
+        for row in rows_of(bits):
+            node = self.state.ledger.node(row)
+            barred = self.barred(node)
+            if not barred:
+                continue
+            if any(self._left(node, barred, candidates) for candidates in wanted):
+                plan.bar(node, barred, wanted)
+            else:
+                closed |= 1 << row
+        return closed
+
+    def bar_node(self, plan: Plan, node: Node, candidates: Candidates) -> None:
+        """Take off what the asker may not have on this node, as the ledger has it in the plan."""
+        if node.row in self.state.plans.rows:
+            barred = self.barred(node)
+            if barred:
+                plan.bar(node, barred, [candidates])
+
+    def _with_room(self, candidates: Candidates) -> int:
+        """Rows on which one task might fit now, as bits."""
+        ledger = self.state.ledger
+        ledger.look()
+        gpus = candidates.shape.gpus
+        if not gpus:
+            return -1
+        bits = 0
+        for some in ledger.whole[gpus:]:
+            bits |= some
+        return bits
+
+    def barred(self, node: Node) -> list[int]:
+        """What of what is free on the node the asker must leave for the plans that bind it; empty for nothing."""
+        if not self.state.plans.bits >> node.row & 1:
+            return []
+        binding = [each for each in self.state.plans.rows.get(node.row, {}).values() if self.binds(each, self._end_us)]
+        if not binding:
+            return []
+        here = curve(self.state, node, [self.horizon.use(node, each) for each in binding], lenient=True)
+        free = curve(self.state, node, lenient=True).raw[0]
+        least = here.least(self.state.at_us, self._end_us)
+        barred = [max(0, now - then) for now, then in zip(free, least, strict=True)]
+        return barred if any(barred) else []
+
+    def _left(self, node: Node, barred: list[int], candidates: Candidates) -> bool:
+        """Whether one task fits beside what is barred."""
+        if not candidates.bits >> node.row & 1:
+            return False
+        amounts = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
+        return tasks_that_fit(node, candidates.shape, [a - b for a, b in zip(amounts, barred, strict=True)], 1) > 0
+
+    # Planning
+
+    def begin(self) -> None:
+        """A round begins: nobody was considered yet."""
+        self.horizon.begin(self._moved())
+        self.counted = 0
+        self._hopeless = {}
+        for key in [key for key in self._looked if key not in self.state.plans.by_key]:
+            del self._looked[key], self._kept[key]
+
+    def _moved(self) -> list[int] | None:
+        """The rows that moved since this was last asked; None if any may have."""
+        plans = self.state.plans
+        position, self._position = self._position, plans.upto()
+        return plans.since(position) if position >= 0 else None
+
+    def order_limit(self) -> tuple[int, int, tuple[int, int, int]] | None:
+        """Who ranks below this cannot be planned, as things stand; None if anybody may."""
+        plans = self.state.plans.by_key
+        if len(plans) < self._most:
+            return None
+        return max([self._order(planned.instance) for planned in plans.values()])
+
+    @property
+    def open(self) -> bool:
+        """Whether one more may be planned in this round."""
+        return self.counted < self._most and len(self._hopeless) < HOPELESS_MAX
+
+    def consider(self, emitter: Emitter, waiting: PendingClass, instance: Instance) -> bool:
+        """Plan for an instance that does not fit now; whether it left its class."""
+        state = self.state
+        planned = state.plans.by_key.get(instance.key)
+        gang = (waiting.gang.key, waiting.avoid)
+        if planned is None and (not self.open or gang in self._hopeless):
+            return False
+        if self.counted >= self._most:
+            return self._drop(emitter, instance, "outranked")
+        self._take_in()
+        if planned is not None and self._stays(planned):
+            self._count(planned)
+            return False
+        found = self.horizon.earliest(instance)
+        if planned is not None:
+            holds = self.horizon.holds(planned, lenient=found is None)
+            if holds and (found is None or found[0] >= planned.start_us):
+                self._kept[instance.key] = self.horizon.relies_until(planned)
+                self._count(planned)
+                return False
+        if found is None:
+            self._hopeless[gang] = None
+            return planned is not None and self._drop(emitter, instance, "infeasible")
+        start_us, places = found
+        if not emitter.room_for(len(places)):
+            return False
+        emitter.placed(len(places))
+        emitter.emit(
+            StartPlanned(
+                job=instance.job.id,
+                instance=instance.index,
+                placements=places,
+                start_us=start_us,
+                until_us=state.at_us + self.settings.plan_ttl_us,
+            )
+        )
+        self._take_in()
+        self._kept[instance.key] = self.horizon.relies_until(state.plans.by_key[instance.key])
+        self._count(state.plans.by_key[instance.key])
+        return True
+
+    def _take_in(self) -> None:
+        """What moved in this round so far."""
+        if self.state.plans.upto() != self._position:
+            self.horizon.moved(self._moved())
+
+    def _drop(self, emitter: Emitter, instance: Instance, reason: str) -> bool:
+        emitter.emit(PlanDropped(job=instance.job.id, instance=instance.index, reason=reason))  # type: ignore[arg-type]
+        return True
+
+    def _stays(self, planned: PlannedStart) -> bool:
+        """Whether the plan surely stays, by what moved since it was looked at: it can still be had, and nothing earlier can."""
+        key = planned.instance.key
+        position = self._looked.get(key)
+        if position is None or self._kept[key] < self.state.at_us:
+            return False
+        moved = self._rows_since(position)
+        if moved is None:
+            return False
+        return not any(row in planned.by_row or self.horizon.sooner(planned, row) for row in moved)
+
+    def _rows_since(self, position: int) -> dict[int, None] | None:
+        """Which rows moved since, each once; None for too many."""
+        plans = self.state.plans
+        upto = plans.upto()
+        if self._since[:2] != (position, upto):
+            notes = plans.since(position)
+            rows = None if notes is None else dict.fromkeys(notes)
+            self._since = position, upto, rows if rows is None or len(rows) <= LOOKED_MAX else None
+        return self._since[2]
+
+    def _count(self, planned: PlannedStart) -> None:
+        """The plan is made or kept: who comes after in this round plans behind it."""
+        key = planned.instance.key
+        self.counted += 1
+        self._looked[key] = self.state.plans.upto()
+        if key not in self._kept:
+            self._kept[key] = -1
+        self.horizon.put(planned)
+
+
+def backfill_for(state: State, cache: CandidateCache) -> Backfill | None:
+    """As the policy says, or None where it plans nothing."""
+    settings = state.policy.backfill
+    return None if settings is UNSET or not most_plans(state.policy) else Backfill(state, cache, settings)

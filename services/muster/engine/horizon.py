@@ -1,0 +1,450 @@
+"""The earliest start of an instance behind what runs and behind the plans of those who rank above it.
+
+Per node and device the *last end* that is promised on it is kept as an array, made anew for the nodes that moved. For tasks
+with whole devices its order statistics bound from below when one fits; the nodes are then looked at exactly
+(`muster.engine.profile`) in the order of these bounds, until no bound is below the best that was found. So few nodes are looked
+at, and what is found is the earliest.
+"""
+
+from collections.abc import Sequence
+from itertools import islice, permutations
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from muster.cluster.jobs import Instance
+from muster.cluster.nodes import Node
+from muster.cluster.plans import FAR, PlannedStart, length_us, promised_us
+from muster.cluster.shapes import Gang, Shape
+from muster.cluster.state import State
+from muster.engine.candidates import CandidateCache
+from muster.engine.profile import Amounts, Curve, Use, at_instant, curve, instants, places_amounts, starts_us, take
+from muster.events.decisions import Placement
+from muster.events.operations import Backfill
+
+ORDERS_MAX: Final = 24
+INSTANTS_MAX: Final = 32
+"""For several groups: so many instants are tried beyond the first."""
+
+Int = NDArray[np.int64]
+Found = tuple[int, tuple[Placement, ...]]
+
+
+class Horizon:
+    """What is free over time, as the plans that were put here so far leave it."""
+
+    __slots__ = (
+        "_applied",
+        "_before",
+        "_curves",
+        "_first",
+        "_last",
+        "_masks",
+        "_on",
+        "_plain",
+        "_sorted",
+        "_stale",
+        "_until",
+        "_work",
+        "cache",
+        "settings",
+        "state",
+    )
+
+    def __init__(self, state: State, cache: CandidateCache, settings: Backfill) -> None:
+        self.state = state
+        self.cache = cache
+        self.settings = settings
+        self._stale: dict[int, None] | None = None
+        """Rows whose last ends are to be made anew; None: all."""
+        self._last: Int = np.zeros((0, 1), dtype=np.int64)
+        """The last end that is promised on each device; 0 where it is free."""
+        self._sorted: Int = np.zeros((0, 1), dtype=np.int64)
+        """The same, sorted along each row."""
+        self._first: Int = np.zeros(0, dtype=np.int64)
+        """The first end that is promised on each row."""
+        self._until: Int = np.zeros(0, dtype=np.int64)
+        self._work: tuple[Int, Int] | None = None
+        """`_last` and `_sorted` with the plans put here."""
+        self._applied = 0
+        self._before: list[PlannedStart] = []
+        self._on: dict[int, list[PlannedStart]] = {}
+        """The plans put here, by row."""
+        self._plain: dict[int, Curve] = {}
+        self._curves: dict[int, Curve] = {}
+        """With the plans put here."""
+        self._masks: dict[int, NDArray[np.bool_]] = {}
+
+    # What moves
+
+    def begin(self, moved: Sequence[int] | None) -> None:
+        """A round begins: no plan is put here yet."""
+        self._before = []
+        self._on = {}
+        self._curves = {}
+        self._work = None
+        self._applied = 0
+        self.moved(moved)
+
+    def moved(self, rows: Sequence[int] | None) -> None:
+        """These rows moved; None: any may have."""
+        if rows is None or self._stale is None:
+            self._stale = None
+            self._plain = {}
+            self._curves = {}
+            self._work = None
+            return
+        for row in rows:
+            self._stale[row] = None
+            self._plain.pop(row, None)
+            self._curves.pop(row, None)
+
+    def put(self, planned: PlannedStart) -> None:
+        """Who is asked about from now on plans behind this one."""
+        self._before.append(planned)
+        for row in planned.by_row:
+            self._on.setdefault(row, []).append(planned)
+            self._curves.pop(row, None)
+
+    def use(self, node: Node, planned: PlannedStart) -> Use:
+        """What a plan takes of one node: when, until when, how much."""
+        job = planned.instance.job
+        length = length_us(self.state.policy, job)
+        start_us = max(planned.start_us, self.state.at_us)
+        end_us = FAR if length == FAR else start_us + length
+        return start_us, end_us, places_amounts(node, job.gang, planned.by_row[node.row])
+
+    def curve(self, node: Node) -> Curve:
+        """The node over time, behind the plans put here."""
+        row = node.row
+        on = self._on.get(row)
+        if on:
+            found = self._curves.get(row)
+            if found is None:
+                found = self._curves[row] = curve(self.state, node, [self.use(node, planned) for planned in on])
+            return found
+        found = self._plain.get(row)
+        if found is None or found.until_us < self.state.at_us:
+            found = self._plain[row] = curve(self.state, node)
+        return found
+
+    # What is asked
+
+    def relies_until(self, planned: PlannedStart) -> int:
+        """Until when nobody is overdue on the plan's nodes who is not now."""
+        nodes = self.state.ledger.nodes
+        return min([self.curve(node).until_us for row in planned.by_row if (node := nodes[row]) is not None], default=FAR)
+
+    def sooner(self, planned: PlannedStart, row: int) -> bool:
+        """Whether the row has room for a task of the planned instance before its start."""
+        nodes = self.state.ledger.nodes
+        node = nodes[row] if row < len(nodes) else None
+        if node is None:
+            return False
+        for shape in planned.instance.job.gang.shapes:
+            if self.cache.of(shape).bits >> row & 1:
+                found = instants(node, shape, self.curve(node), 1)
+                if found and self._rounded(found[0]) < planned.start_us:
+                    return True
+        return False
+
+    def holds(self, planned: PlannedStart, lenient: bool) -> bool:
+        """Whether the plan can be had as it stands; `lenient`, or could if who is overdue went now."""
+        state = self.state
+        job = planned.instance.job
+        length = length_us(state.policy, job)
+        start_us = max(planned.start_us, state.at_us)
+        for row, places in planned.by_row.items():
+            node = state.ledger.nodes[row] if row < len(state.ledger.nodes) else None
+            if node is None or node.uid in job.avoid:
+                return False
+            for placement in places:
+                shape = job.gang.shapes[job.gang.group_of(placement.rank)]
+                if not self.cache.of(shape).bits >> row & 1:
+                    return False
+                if any(index >= len(node.devices) or not node.devices[index].usable for index in placement.devices):
+                    return False
+            if lenient:
+                here = curve(state, node, [self.use(node, each) for each in self._on.get(row, ())], lenient=True)
+            else:
+                here = self.curve(node)
+            free = here.least(start_us, FAR if length == FAR else start_us + length)
+            if any(need > there for need, there in zip(places_amounts(node, job.gang, places), free, strict=True) if need):
+                return False
+        return True
+
+    def earliest(self, instance: Instance) -> Found | None:
+        """When and where the instance can start at the earliest, within the horizon."""
+        self._refresh()
+        gang = instance.job.gang
+        groups = [group for group in range(len(gang.shapes)) if gang.minima[group]]
+        groups.sort(
+            key=lambda group: (-gang.shapes[group].gpus, -gang.shapes[group].gpu_milli, -gang.shapes[group].cpu_milli, group)
+        )
+        masks = [self._mask(instance, gang.shapes[group]) for group in groups]
+        firsts = []
+        for group, mask in zip(groups, masks, strict=True):
+            found = self._group(gang.shapes[group], gang.minima[group], mask)
+            if found is None:
+                return None
+            firsts.append(found)
+        if not groups:
+            return None
+        if len(groups) == 1:
+            start_us, rows = firsts[0]
+            return self._placed(gang, groups, masks, start_us, rows)
+        start_us = max([found[0] for found in firsts])
+        return self._together(gang, groups, masks, start_us)
+
+    # One group
+
+    def _group(self, shape: Shape, wanted: int, mask: NDArray[np.bool_]) -> tuple[int, list[int]] | None:
+        """The earliest instant for so many tasks of one shape, and rows that have room for them then, the latest first."""
+        bounds = self._bounds(shape, wanted, mask)
+        if not bounds.size:
+            return None
+        exact: dict[int, list[int]] = {}
+        limit_us = self.state.at_us + self.settings.horizon_us
+        while True:
+            time_us = self._nth(bounds, wanted, limit_us)
+            if time_us is None:
+                return None
+            rows = np.nonzero(bounds[:, 0] <= time_us)[0]
+            order = rows[np.lexsort((rows, -bounds[rows, 0]))].tolist()
+            count = 0
+            enough: list[int] = []
+            new = False
+            for row in order:
+                times = exact.get(row)
+                if times is None:
+                    node = self.state.ledger.node(row)
+                    times = exact[row] = instants(node, shape, self.curve(node), min(wanted, bounds.shape[1]))
+                    new = True
+                    bounds[row] = FAR
+                    bounds[row, : len(times)] = times
+                some = sum([time <= time_us for time in times])
+                if some:
+                    count += some
+                    enough.append(row)
+                    if count >= wanted:
+                        return time_us, enough
+            assert new, "the bounds are exact, and yet too few"
+
+    def _bounds(self, shape: Shape, wanted: int, mask: NDArray[np.bool_]) -> Int:
+        """By row: before which instants the first task cannot fit, the second, and so on; as many as may matter."""
+        if shape.gpus:
+            ends = self._ends()
+            columns = ends[:, shape.gpus - 1 :: shape.gpus][:, :wanted]
+            bounds = columns.copy()
+        else:
+            most = min(wanted, 64)
+            first = self._first.copy()
+            if wanted > 1:
+                first[:] = 0
+            for row in self._on:
+                first[row] = 0
+            bounds = np.repeat(first[:, None], most, axis=1)
+        bounds[~mask] = FAR
+        return bounds
+
+    def _nth(self, bounds: Int, wanted: int, limit_us: int) -> int | None:
+        """The earliest possible start by which so many of the bounds have passed."""
+        now, step = self.state.at_us, self.settings.resolution_us
+        if wanted == 1:
+            return self._within(int(bounds[:, 0].min(initial=FAR)), limit_us)
+        flat = bounds[bounds <= limit_us]
+        if len(flat) < wanted:
+            return None
+        low, high = -(-now // step) - 1, limit_us // step  # not yet by low, enough by high, if ever
+        if np.count_nonzero(flat <= high * step) < wanted:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            if np.count_nonzero(flat <= middle * step) >= wanted:
+                high = middle
+            else:
+                low = middle
+        return high * step
+
+    def _within(self, time_us: int, limit_us: int) -> int | None:
+        if time_us == FAR:
+            return None
+        start_us = self._rounded(time_us)
+        return start_us if start_us <= limit_us else None
+
+    def _rounded(self, time_us: int) -> int:
+        """The earliest start at or after this instant."""
+        return -(-max(time_us, self.state.at_us) // self.settings.resolution_us) * self.settings.resolution_us
+
+    # Places
+
+    def _placed(
+        self, gang: Gang, groups: Sequence[int], masks: Sequence[NDArray[np.bool_]], start_us: int, rows: Sequence[int]
+    ) -> Found | None:
+        """Places at this instant on these rows, group after group, or None."""
+        free: dict[int, Amounts] = {}
+        placements: list[Placement] = []
+        for group, mask in zip(groups, masks, strict=True):
+            shape, rank = gang.shapes[group], gang.offsets[group]
+            left = gang.minima[group]
+            for row in rows:
+                if not left:
+                    break
+                if not mask[row]:
+                    continue
+                node = self.state.ledger.node(row)
+                amounts = free.get(row)
+                if amounts is None:
+                    amounts = free[row] = at_instant(self.curve(node), start_us)
+                while left:
+                    devices = take(node, shape, amounts)
+                    if devices is None:
+                        break
+                    placements.append(Placement(rank, row, devices))
+                    rank += 1
+                    left -= 1
+            if left:
+                return None
+        return start_us, tuple(sorted(placements, key=_rank))
+
+    def _together(self, gang: Gang, groups: Sequence[int], masks: Sequence[NDArray[np.bool_]], start_us: int) -> Found | None:
+        """The first instant from `start_us` on at which all groups find places beside each other, of those that are tried."""
+        limit_us = start_us + self.settings.horizon_us
+        either = masks[0].copy()
+        for mask in masks[1:]:
+            either |= mask
+        rows = np.nonzero(either)[0].tolist()
+        later: dict[int, None] = {}
+        for row in rows:
+            node = self.state.ledger.node(row)
+            for time in self.curve(node).times:
+                if start_us < time <= limit_us:
+                    later[self._rounded(time)] = None
+        limit_us = self.state.at_us + self.settings.horizon_us
+        for time_us in [start_us, *sorted(later)[:INSTANTS_MAX]]:
+            if time_us > limit_us:
+                return None
+            for order in islice(permutations(range(len(groups))), ORDERS_MAX):
+                found = self._placed(gang, [groups[at] for at in order], [masks[at] for at in order], time_us, rows)
+                if found is not None:
+                    return found
+        return None
+
+    # Arrays
+
+    def _mask(self, instance: Instance, shape: Shape) -> NDArray[np.bool_]:
+        """Which rows a task may go to, whatever is held there."""
+        bits = self.cache.of(shape).bits
+        for uid in instance.job.avoid:
+            row = self.cache.index.uids.get(uid)
+            if row is not None:
+                bits &= ~(1 << row)
+        found = self._masks.get(bits)
+        rows = len(self._first)
+        if found is None or len(found) != rows:
+            if len(self._masks) >= 256:
+                self._masks.clear()
+            data = np.frombuffer(bits.to_bytes((rows + 7) // 8, "little"), dtype=np.uint8)
+            found = self._masks[bits] = np.unpackbits(data, count=rows, bitorder="little").astype(np.bool_)
+        return found
+
+    def _refresh(self) -> None:
+        """Bring the arrays up to the rows that moved, and to those on which somebody is overdue by now."""
+        nodes = self.state.ledger.nodes
+        width = (
+            max([1, *[len(node.devices) for node in nodes if node is not None]]) if self._stale is None else self._last.shape[1]
+        )
+        if self._stale is not None and (
+            len(nodes) > len(self._first)
+            or any(row < len(nodes) and (node := nodes[row]) is not None and len(node.devices) > width for row in self._stale)
+        ):
+            self._stale = None
+            width = max([1, *[len(node.devices) for node in nodes if node is not None]])
+        if self._stale is None:
+            self._last = np.full((len(nodes), width), FAR, dtype=np.int64)
+            self._first = np.full(len(nodes), FAR, dtype=np.int64)
+            self._until = np.full(len(nodes), FAR, dtype=np.int64)
+            self._sorted = self._last.copy()
+            rows = list(range(len(nodes)))
+            self._work = None
+        else:
+            late = np.nonzero(self._until < self.state.at_us)[0].tolist()
+            rows = list(dict.fromkeys([*self._stale, *late]))
+        if not rows:
+            return
+        self._stale = {}
+        for row in rows:
+            if row < len(nodes):
+                ends, self._first[row], self._until[row] = self._ends_on(nodes[row], width)
+                self._last[row] = ends
+        self._sorted[rows] = np.sort(self._last[rows], axis=1, kind="stable")
+        if self._work is not None:
+            for row in rows:
+                self._apply(row)
+
+    def _ends_on(self, node: Node | None, width: int) -> tuple[list[int], int, int]:
+        """The last end on each device, the first end on the node, and until when nobody more is overdue."""
+        ends = [FAR] * width
+        if node is None:
+            return ends, FAR, FAR
+        now, policy = self.state.at_us, self.state.policy
+        for index, device in enumerate(node.devices):
+            if device.usable:
+                ends[index] = 0
+        first = until = FAR
+        for task in node.tasks:
+            end_us = promised_us(policy, task.attempt)
+            if end_us < now:
+                end_us = FAR
+            elif end_us < until:
+                until = end_us
+            if end_us < first:
+                first = end_us
+            for index in task.devices:
+                if end_us > ends[index]:
+                    ends[index] = end_us
+        for key in node.claims:
+            first = 0
+            waits_us = starts_us(self.state, self.state.nominations[key])
+            if now <= waits_us < until:
+                until = waits_us
+        return ends, first, until
+
+    def _ends(self) -> Int:
+        """The sorted last ends, behind the plans put here."""
+        if self._work is None:
+            self._work = self._last, self._sorted
+            self._applied = 0
+        if self._applied < len(self._before):
+            last, ordered = self._work
+            if last is self._last:
+                self._work = last.copy(), ordered.copy()
+            rows: dict[int, None] = {}
+            for planned in self._before[self._applied :]:
+                rows.update(dict.fromkeys(planned.by_row))
+            self._applied = len(self._before)
+            for row in rows:
+                self._apply(row)
+        return self._work[1]
+
+    def _apply(self, row: int) -> None:
+        """Count the row's plans into the arrays."""
+        assert self._work is not None
+        last, ordered = self._work
+        if last is self._last or row >= len(last):
+            return
+        last[row] = self._last[row]
+        for planned in self._on.get(row, ()):
+            job = planned.instance.job
+            length = length_us(self.state.policy, job)
+            end_us = FAR if length == FAR else max(planned.start_us, self.state.at_us) + length
+            for placement in planned.by_row[row]:
+                for index in placement.devices:
+                    if index < last.shape[1] and last[row, index] < end_us:
+                        last[row, index] = end_us
+        ordered[row] = np.sort(last[row], kind="stable")
+
+
+def _rank(placement: Placement) -> int:
+    return placement.rank
