@@ -395,12 +395,14 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     uncount(attempt)
-    if attempt.charge is not None:
-        _uncharge(state, attempt)
+    if state.tree is not None:
+        if attempt.charge is not None:
+            _uncharge(state, attempt)
+        state.tree.stopping[attempt] = None
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
-            state.ledger.released.append(task.node.row)
+            state.ledger.free(task.node.row)
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -457,6 +459,8 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
             state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
+        if state.tree is not None:
+            state.tree.stopping.pop(attempt, None)
     instance.attempt = None
     attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
     if state.policy.min_runtime_us:
