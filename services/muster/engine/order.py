@@ -234,7 +234,7 @@ class TreePass(Pass):
         turns: list[Turn] = []
         for instance in self._degraded.get(spot.queue.name, ()):
             turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
-        if spot.waiting is not None:
+        if spot.waiting is not None and not self._nobody_to_ask(spot.queue, spot.waiting):
             for waiting in spot.waiting.classes.values():
                 if not self._surely_in_vain(waiting, spot.queue):
                     head = waiting.head()
@@ -284,7 +284,7 @@ class TreePass(Pass):
             hope = any(gang in waiting.gangs for gang in alive)
         else:
             hope = any(gang in alive for gang in waiting.gangs)
-        return not hope and self._lowest_in(queue) >= max([each.priority for each in waiting.classes.values()])
+        return not hope and self._lowest_in(queue) >= max(waiting.priorities)
 
     def _surely_in_vain(self, waiting: PendingClass, queue: Queue) -> bool:
         """Whether asking the class would surely fail: as it did last time, or as it did for others."""
