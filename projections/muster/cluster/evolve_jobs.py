@@ -344,7 +344,7 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     limit_us = limit_of(instance)
     if limit_us is not None:
         timers.limit.set_first(instance, at_us + limit_us)
-    if state.policy.min_runtime_us:
+    if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
         set_immune(state, attempt)
 
 
@@ -354,10 +354,12 @@ def limit_of(instance: Instance) -> int | None:
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
-    """When it has run for `min_runtime_us`: from then on it may be a victim, so that somebody may start."""
-    until_us = attempt.started_us + state.policy.min_runtime_us
-    if attempt.started_us and until_us > state.at_us:
-        state.timers.immune.set(attempt.instance, until_us)
+    """When it has run for `min_runtime_us`, or for `reclaim_min_runtime_us`: it may be a victim, so that somebody may start."""
+    policy = state.policy
+    untils = [attempt.started_us + span_us for span_us in (policy.min_runtime_us, policy.reclaim_min_runtime_us)]
+    later = [until_us for until_us in untils if until_us > state.at_us]
+    if attempt.started_us and later:
+        state.timers.immune.set(attempt.instance, min(later))
     else:
         state.timers.immune.cancel(attempt.instance)
 
@@ -463,7 +465,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
             state.tree.stopping.pop(attempt, None)
     instance.attempt = None
     attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
-    if state.policy.min_runtime_us:
+    if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
         timers.immune.cancel(instance)
     then = event.then
     if then != "pending":
