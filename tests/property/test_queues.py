@@ -1,5 +1,4 @@
-"""Over a tree of queues that changes under load charges are exact, decisions legal, and every way of playing it gives the same
-bytes."""
+"""Queues that change under load: charges are exact, decisions legal, and every way of playing it gives the same bytes."""
 
 from random import Random
 

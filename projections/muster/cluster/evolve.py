@@ -79,7 +79,10 @@ def _wake(state: State) -> None:
         instance.not_before_us = 0
         enqueue(state, instance)
     for _, _, instance in timers.immune.due(state.at_us):
-        timers.immune.cancel(instance)
+        if instance.attempt is not None:
+            evolve_jobs.set_immune(state, instance.attempt)
+        else:
+            timers.immune.cancel(instance)
         state.wakes += 1
 
 

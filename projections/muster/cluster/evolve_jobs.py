@@ -367,7 +367,7 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     limit_us = limit_of(instance)
     if limit_us is not None:
         timers.limit.set_first(instance, at_us + limit_us)
-    if state.policy.min_runtime_us:
+    if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
         set_immune(state, attempt)
 
 
@@ -382,10 +382,12 @@ def limit_of(instance: Instance) -> int | None:
 
 
 def set_immune(state: State, attempt: Attempt) -> None:
-    """When it has run for `min_runtime_us`: from then on it may be a victim, so that somebody may start."""
-    until_us = attempt.started_us + state.policy.min_runtime_us
-    if attempt.started_us and until_us > state.at_us:
-        state.timers.immune.set(attempt.instance, until_us)
+    """When it has run for `min_runtime_us`, or for `reclaim_min_runtime_us`: it may be a victim, so that somebody may start."""
+    policy = state.policy
+    untils = [attempt.started_us + span_us for span_us in (policy.min_runtime_us, policy.reclaim_min_runtime_us)]
+    later = [until_us for until_us in untils if until_us > state.at_us]
+    if attempt.started_us and later:
+        state.timers.immune.set(attempt.instance, min(later))
     else:
         state.timers.immune.cancel(attempt.instance)
 
@@ -423,12 +425,14 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     uncount(attempt)
-    if attempt.charge is not None:
-        _uncharge(state, attempt)
+    if state.tree is not None:
+        if attempt.charge is not None:
+            _uncharge(state, attempt)
+        state.tree.stopping[attempt] = None
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
-            state.ledger.released.append(task.node.row)
+            state.ledger.free(task.node.row)
     if state.plans.on:
         move_ends(state, attempt)
     if attempt.held:
@@ -487,9 +491,11 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
             state.degraded.pop(instance.key, None)
     else:
         state.stopping -= 1
+        if state.tree is not None:
+            state.tree.stopping.pop(attempt, None)
     instance.attempt = None
     attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
-    if state.policy.min_runtime_us:
+    if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
         timers.immune.cancel(instance)
     then = event.then
     if then != "pending":

@@ -72,7 +72,7 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             attempt.by = tuple([other for other in attempt.by if other != key])
             for task in attempt.tasks.values():
                 if task.holding:
-                    state.ledger.released.append(task.node.row)
+                    state.ledger.free(task.node.row)
     state.timers.nomination.cancel(key)
     instance = nomination.instance
     if state.tree is not None and nomination.charge is not None:

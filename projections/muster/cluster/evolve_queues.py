@@ -55,7 +55,9 @@ def plant(state: State, specs: Sequence[tuple[QueueSet, bool]] = ()) -> QueueTre
             attempt = instance.attempt
             if attempt is not None:
                 attempt.charge = None
-                if attempt.phase != "stop" and attempt.held:
+                if attempt.phase == "stop":
+                    tree.stopping[attempt] = None
+                elif attempt.held:
                     charge_attempt(tree, attempt)
     for nomination in state.nominations.values():
         charge = nomination.charge = nominated_amounts(nomination)

@@ -44,6 +44,10 @@ def _check_tree(state: State, tree: QueueTree) -> None:
         about = each.instance.key
         check(_some(each.charge) == _some(charge), f"{about} is charged with {charge}, counted anew {each.charge}")
         each.charge = charge
+    right_ones = anew.stopping
+    check(
+        len(tree.stopping) == len(right_ones) and all(one in right_ones for one in tree.stopping), "others stop than are listed"
+    )
     check(tree.said == anew.said, "the open queues are others than those that were set")
     check(_some(tree.capacity) == _some(anew.capacity), f"capacity {tree.capacity}, counted anew {anew.capacity}")
     check(_some(tree.healthy) == _some(anew.healthy), f"healthy {tree.healthy}, counted anew {anew.healthy}")

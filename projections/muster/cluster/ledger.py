@@ -38,11 +38,13 @@ class Ledger:
         "nodes",
         "noted",
         "partial",
+        "planning",
         "registered",
         "released",
         "rows",
         "touched",
         "touched_base",
+        "truly",
         "whole",
     )
 
@@ -64,6 +66,10 @@ class Ledger:
         """The position after the newest note of `freed`."""
         self.released: list[int] = []
         """Rows on which something became available since the newest note of `freed`."""
+        self.planning = 0
+        """How many plans are being tried: what they free is taken back."""
+        self.truly = Freed()
+        """Rows on which something became available and not only in a plan."""
         self.altered: list[int] = []
         self.altered_base = 0
         self.altered_upto = 0
@@ -120,6 +126,8 @@ class Ledger:
         row = node.row
         self.dirty.append(row)
         self.released.append(row)
+        if not self.planning:
+            self.truly.released.append(row)
         if not node.plain:
             node.recount()
             return
@@ -150,7 +158,13 @@ class Ledger:
         node.recount()
         self._widen(node)
         self.dirty.append(node.row)
-        self.released.append(node.row)
+        self.free(node.row)
+
+    def free(self, row: int) -> None:
+        """Something may have become available on this row."""
+        self.released.append(row)
+        if not self.planning:
+            self.truly.released.append(row)
 
     # The indexes
 
@@ -263,7 +277,7 @@ class Ledger:
         """What does not depend on holdings has changed on this row."""
         self.altered.append(row)
         self.altered_upto += 1
-        self.released.append(row)
+        self.free(row)
         if len(self.altered) > HISTORY_MAX:
             del self.altered[: HISTORY_MAX // 2]
             self.altered_base += HISTORY_MAX // 2
@@ -306,6 +320,8 @@ class Ledger:
             self.touched_base += drop
         if len(self.released) > 16 * HISTORY_MAX:
             self.freed_upto()
+        if len(self.truly.released) > 16 * HISTORY_MAX:
+            self.truly.upto(len(self.nodes))
 
     def touched_since(self, position: int) -> list[int] | None:
         """The rows touched since, or None if that is too long ago to say."""
@@ -318,6 +334,38 @@ class Ledger:
         if position < self.altered_base:
             return None
         return self.altered[position - self.altered_base :]
+
+
+class Freed:
+    """Notes of the rows on which something became available."""
+
+    __slots__ = ("_base", "_notes", "released")
+
+    def __init__(self) -> None:
+        self.released: list[int] = []
+        """Those since the newest note."""
+        self._notes: list[int] = []
+        self._base = 0
+
+    def upto(self, width: int) -> int:
+        """The position after the newest note: a cache that stands here has seen them all. `width`: how many rows there are."""
+        notes = self._notes
+        if self.released:
+            notes.append(_bits(self.released, width))
+            self.released.clear()
+            if len(notes) > HISTORY_MAX:
+                del notes[: HISTORY_MAX // 2]
+                self._base += HISTORY_MAX // 2
+        return self._base + len(notes)
+
+    def since(self, position: int) -> int:
+        """A bit for each row that was noted since; every row if that is too long ago."""
+        if position < self._base:
+            return -1
+        bits = 0
+        for note in self._notes[position - self._base :]:
+            bits |= note
+        return bits
 
 
 def _bits(rows: list[int], width: int) -> int:

@@ -19,7 +19,7 @@ instance if it is a class of its own."""
 class PendingClass:
     """Pending instances that are equal for placement. `memo` is the engine's: what it found when it last asked."""
 
-    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "priority", "queue", "user")
+    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "named", "priority", "queue", "user")
 
     def __init__(self, key: ClassKey, job: Job) -> None:
         self.key = key
@@ -28,6 +28,8 @@ class PendingClass:
         self.gang: Gang = job.gang
         self.avoid = job.avoid
         self.user = key[4]
+        self.named = self.queue, self.gang.digest
+        """How the log names its shape: by the queue and the digest of the gang."""
         self.heap: list[tuple[Place, Instance]] = []
         self.count = 0
         self.memo: object | None = None
@@ -55,11 +57,13 @@ class PendingClass:
 class Waiting:
     """Who waits in one queue: the classes in which somebody does, and how many of them have each gang."""
 
-    __slots__ = ("classes", "gangs")
+    __slots__ = ("classes", "gangs", "priorities")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.gangs: dict[str, int] = {}
+        self.priorities: dict[int, int] = {}
+        """How many of the classes have each priority."""
 
 
 EMPTY_MAX = 4096
@@ -136,8 +140,9 @@ class PendingQueue:
         if queue is None:
             queue = self.queues[waiting.queue] = Waiting()
         queue.classes[waiting.key] = waiting
-        gang = waiting.gang.key
+        gang, priority = waiting.gang.key, waiting.priority
         queue.gangs[gang] = queue.gangs.get(gang, 0) + 1
+        queue.priorities[priority] = queue.priorities.get(priority, 0) + 1
 
     def _leave(self, waiting: PendingClass) -> None:
         """Nobody waits in the class any more."""
@@ -146,12 +151,13 @@ class PendingQueue:
         if not queue.classes:
             del self.queues[waiting.queue]
             return
-        gang = waiting.gang.key
-        left = queue.gangs[gang] - 1
-        if left:
-            queue.gangs[gang] = left
-        else:
+        gang, priority = waiting.gang.key, waiting.priority
+        queue.gangs[gang] -= 1
+        if not queue.gangs[gang]:
             del queue.gangs[gang]
+        queue.priorities[priority] -= 1
+        if not queue.priorities[priority]:
+            del queue.priorities[priority]
 
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""

@@ -112,14 +112,17 @@ class QueueTree:
 
     __slots__ = (
         "capacity",
+        "dimensions",
         "healthy",
         "largest_mib",
         "lenders",
         "queues",
+        "released",
         "root",
         "said",
         "seen",
         "stale",
+        "stopping",
         "subtrees",
         "tiered",
         "widened",
@@ -142,6 +145,12 @@ class QueueTree:
         """Guarantees, and what else is worked out from all queues and nodes, have to be worked out anew."""
         self.tiered = self.subtrees = False
         """Some queue has a tier; some queue lets jobs of a higher priority have others stopped that are anywhere below it."""
+        self.dimensions: list[tuple[str, int]] = []
+        """What shares are of, and how much of it there is: CPU, memory, and the GPUs of each model."""
+        self.released = 0
+        """Counts the drops of all queues."""
+        self.stopping: dict[Attempt, None] = {}
+        """Attempts that were told to stop and have not ended."""
         self.largest_mib = 0
         """The memory of the largest device."""
         self.widened = 0
@@ -214,6 +223,7 @@ class QueueTree:
                 _add_user(above, user, charge, sign)
             above.drops += 1
             above = above.parent
+        self.released += 1
 
     def _set_paths(self, queue: Queue) -> None:
         parent = queue.parent
@@ -243,6 +253,7 @@ class QueueTree:
         for each in queue.path:
             each.drops += 1
         self.root.drops += 1
+        self.released += 1
 
     def shift(self, queue: Queue, user: str, amounts: Charge, sign: int) -> None:
         """As if so much more, or less, were charged: for a plan, which takes it back."""
@@ -284,6 +295,8 @@ class QueueTree:
             self._promise(child)
         self._scale(root, self.healthy)
         self.largest_mib = max([0, *[each[2] for each in self.seen.values()]])
+        counted = [item for item in self.capacity.items() if item[0] in ("cpu", "memory") or item[0].startswith("gpus/")]
+        self.dimensions = sorted([(what, max(1, amount)) for what, amount in counted])
         self.lenders = []
         self.tiered = any(spec.tier for spec in self.said.values())
         self.subtrees = any(spec.preemption == "subtree" for spec in self.said.values())

@@ -123,7 +123,7 @@ def _about_queue(state: State, job: Job) -> list[str]:
             if what in each.caps:
                 part += f", limit {shown(what, each.caps[what])}"
             parts.append(part)
-        part_ppm = share(each.charged, tree.capacity) * 1_000_000 // ONE
+        part_ppm = share(each.charged, tree.dimensions) * 1_000_000 // ONE
         parts.append(f"share {part_ppm // 10_000}.{part_ppm // 100 % 100:02d} % at weight {each.weight}")
         lines.append(f"queue {each.name}: {'; '.join(parts)}")
     return lines

@@ -74,7 +74,19 @@ class Spot:
 class TreePass(Pass):
     """One pass over the queues of a tree."""
 
-    __slots__ = ("_alive", "_backfill", "_counter", "_degraded", "_limited", "_lowest", "_root", "_within", "limits", "tree")
+    __slots__ = (
+        "_alive",
+        "_backfill",
+        "_counter",
+        "_degraded",
+        "_limited",
+        "_lowest",
+        "_root",
+        "_stamps",
+        "_within",
+        "limits",
+        "tree",
+    )
 
     def __init__(self, state: State, tree: QueueTree, placer: Placer, emitter: Emitter) -> None:
         super().__init__(state, placer, emitter)
@@ -93,6 +105,8 @@ class TreePass(Pass):
         """By queue: the lowest priority of what could be told to stop there."""
         self._alive: dict[str, None] = {}
         """The gangs among those who wait for which there may be a free place."""
+        self._stamps: dict[str, tuple[int, tuple[int, ...]]] = {}
+        """By queue: how often less was charged there, as of how many drops in all."""
         self._within: Levels = ()
         """The queues within whose guarantee the last ask was, before any nomination was lifted for it."""
 
@@ -115,7 +129,7 @@ class TreePass(Pass):
                 self._update(spot)
                 continue
             first = who.head()
-            vain = first is not None and self._surely_in_vain(who)
+            vain = first is not None and self._surely_in_vain(who, spot.queue)
             if first is None or (vain and not self._may_be_planned(who)):
                 heapq.heappop(turns)
                 if not turns:
@@ -193,13 +207,13 @@ class TreePass(Pass):
     def _key(self, spot: Spot) -> Key:
         queue = spot.queue
         if spot.parent is not None and spot.parent.queue is queue:
-            return 1, 0, 0, share(_own(queue), self.tree.capacity), ""
+            return 1, 0, 0, share(_own(queue), self.tree.dimensions), ""
         weight = queue.weight
         return (
             0 if below(queue) else 1,
             -queue.tier,
             0 if weight else 1,
-            share(queue.charged, self.tree.capacity, max(1, weight)),
+            share(queue.charged, self.tree.dimensions, max(1, weight)),
             queue.name,
         )
 
@@ -249,11 +263,12 @@ class TreePass(Pass):
         turns: list[Turn] = []
         for instance in self._degraded.get(spot.queue.name, ()):
             turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
-        if spot.waiting is not None:
+        if spot.waiting is not None and not self._nobody_to_ask(spot.queue, spot.waiting):
             for waiting in spot.waiting.classes.values():
-                head = waiting.head()
-                if head is not None and (self._backfill is not None or not self._surely_in_vain(waiting)):
-                    turns.append(self._turn(waiting, head))
+                if self._backfill is not None or not self._surely_in_vain(waiting, spot.queue):
+                    head = waiting.head()
+                    if head is not None:
+                        turns.append(self._turn(waiting, head))
         heapq.heapify(turns)
         spot.turns = turns
 
@@ -264,7 +279,7 @@ class TreePass(Pass):
         if waiting.user:
             queue = self.tree.of(waiting.queue)
             if queue.fair:
-                mine = share(queue.users.get(waiting.user, {}), self.tree.capacity)
+                mine = share(queue.users.get(waiting.user, {}), self.tree.dimensions)
         return -standing(state.policy, head.job, state.at_us), 1, mine, head.place, self._counter, waiting
 
     # Who need not be asked
@@ -273,7 +288,7 @@ class TreePass(Pass):
         """Which gangs may have a free place: those not tried, and those for which something was freed since."""
         placer, ledger = self.placer, self.state.ledger
         vain = placer.vain
-        upto = ledger.freed_upto()
+        upto = self._freed()
         self._alive = {}
         for waiting in self.state.pending.queues.values():
             for gang in waiting.gangs:
@@ -282,14 +297,14 @@ class TreePass(Pass):
         for gang in list(self._alive):
             position = vain.get(gang)
             if position is not None:
-                freed = ledger.freed_since(position)
+                freed = ledger.truly.since(position)
                 if not any(freed & placer.cache.of(shape).bits for shape in placer.gangs[gang].shapes):
                     vain[gang] = upto
                     del self._alive[gang]
 
     def _nobody_to_ask(self, queue: Queue, waiting: Waiting) -> bool:
         """Whether everybody in the queue would be asked in vain, told without looking at each."""
-        if self.state.stopping or crosses(self.state, self.tree, queue):
+        if self.state.stopping or self.tree.tiered or self.tree.subtrees or (queue.guarantee and self.state.policy.reclaim):
             return False
         if self.state.nominations and any(each.key[-1] is not None for each in waiting.classes.values()):
             return False
@@ -300,21 +315,45 @@ class TreePass(Pass):
             hope = any(gang in waiting.gangs for gang in alive)
         else:
             hope = any(gang in alive for gang in waiting.gangs)
-        return not hope and self._lowest_in(queue) >= max([each.priority for each in waiting.classes.values()])
+        return not hope and self._lowest_in(queue) >= max(waiting.priorities)
 
-    def _surely_in_vain(self, waiting: PendingClass) -> bool:
+    def _surely_in_vain(self, waiting: PendingClass, queue: Queue) -> bool:
         """Whether asking the class would surely fail: as it did last time, or as it did for others."""
-        state = self.state
-        if self._backfill is None and waiting.key[-1] is None and waiting.gang.key not in self._alive and not state.stopping:
-            queue = self.tree.of(waiting.queue)
-            if self._lowest_in(queue) >= waiting.priority and not crosses(state, self.tree, queue):
-                return True
+        state, placer = self.state, self.placer
+        gang = waiting.gang.key
+        if (
+            self._backfill is None
+            and gang not in self._alive
+            and waiting.key[-1] is None
+            and self._lowest_in(queue) >= waiting.priority
+            and (not state.stopping or placer.waited.get(gang) == self._freed())
+            and not crosses(state, self.tree, queue, self.limits.asks.of(waiting.gang))
+        ):
+            return True
         asked = waiting.memo
         if not isinstance(asked, AskedInQueue):
             return False
-        if asked.drops != self._drops(waiting) or (asked.crossed and asked.widened != self.tree.widened):
+        if asked.drops != self._drops(queue) or (asked.crossed and asked.widened != self.tree.widened):
             return False
-        return self._in_vain(waiting)
+        return asked.wakes == state.wakes and self._nothing_freed(waiting, asked)
+
+    def _nothing_freed(self, waiting: PendingClass, asked: Asked) -> bool:
+        """Whether nothing that could help was freed since the class was asked."""
+        upto = self._freed()
+        if asked.freed != upto:
+            freed = self.state.ledger.truly.since(asked.freed)
+            kept = waiting.key[-1]
+            if kept is not None and any(freed >> node.row & 1 for node in self.state.nominations[kept].nodes):
+                return False
+            for shape in waiting.gang.shapes:
+                if freed & self.placer.cache.of(shape).bits:
+                    return False
+            asked.freed = upto
+        return True
+
+    def _freed(self) -> int:
+        ledger = self.state.ledger
+        return ledger.truly.upto(len(ledger.nodes))
 
     def _lowest_in(self, queue: Queue) -> int:
         """The lowest priority of what is bound or nominated there."""
@@ -327,16 +366,21 @@ class TreePass(Pass):
             self._lowest[queue.name] = found
         return found
 
-    def _drops(self, waiting: PendingClass) -> tuple[int, ...]:
+    def _drops(self, queue: Queue) -> tuple[int, ...]:
+        """How often less was charged on the way up; of the root too where it matters what others have."""
         tree = self.tree
-        path = tree.of(waiting.queue).path
-        return tuple([each.drops for each in (*path, tree.root if tree.lenders else path[0])])
+        found = self._stamps.get(queue.name)
+        if found is None or found[0] != tree.released:
+            stamp = tuple([each.drops for each in (*queue.path, tree.root if tree.lenders else queue)])
+            found = self._stamps[queue.name] = tree.released, stamp
+        return found[1]
 
     def asked(self, waiting: PendingClass) -> Asked:
         """The note that the class was asked in vain just now."""
         state, tree = self.state, self.tree
-        crossed = crosses(state, tree, tree.of(waiting.queue))
-        return AskedInQueue(state.ledger.freed_upto(), state.wakes, self._drops(waiting), crossed, tree.widened)
+        queue = tree.of(waiting.queue)
+        crossed = crosses(state, tree, queue, self.limits.asks.of(waiting.gang))
+        return AskedInQueue(self._freed(), state.wakes, self._drops(queue), crossed, tree.widened)
 
     # What an ask comes to
 
@@ -352,7 +396,7 @@ class TreePass(Pass):
         if places is None:
             if allowed is job and not lifted and not job.avoid and self._backfill is None:
                 self._alive.pop(gang.key, None)
-                self.placer.note_vain(gang, self.state.ledger.freed_upto())
+                self.placer.note_vain(gang, self._freed())
             return None
         return places if self.limits.fits(job, places) else None
 
@@ -418,7 +462,7 @@ class TreePass(Pass):
         state = self.state
         queue = self.tree.of(job.queue)
         self._within = levels(self.tree, queue, self.limits.asks.of(job.gang))
-        if crosses(state, self.tree, queue):
+        if crosses(state, self.tree, queue, self.limits.asks.of(job.gang)):
             return True
         return state.policy.preemption and (bool(state.stopping) or self._lowest_in(queue) < job.priority)
 
@@ -426,12 +470,26 @@ class TreePass(Pass):
         """Places for the job with the victims that this takes, within the limits of its queue, or None."""
         state = self.state
         grounds = Grounds(state, self.tree, job, self._within)
-        if not grounds.victims and not state.stopping:
-            return None
+        if not grounds.victims:
+            return self._wait(job, grounds)
         allowed = self.limits.allowed(job)
         if allowed is None:
             return preempt.among_all(state, self._limited, job, grounds, anywhere=True)
         found = preempt.search(state, self._limited, allowed, grounds)
+        return found if found is None or self._without(job, found) else None
+
+    def _wait(self, job: Job, grounds: Grounds) -> preempt.Found | None:
+        """Places that those who stop anyway leave free, or None."""
+        state, placer = self.state, self.placer
+        if not state.stopping:
+            return None
+        allowed = self.limits.allowed(job)
+        if allowed is None:
+            return None
+        found = preempt.search(state, self._limited, allowed, grounds)
+        if found is None and allowed is job and not job.avoid and not self._outranked(job):
+            placer.waited[job.gang.key] = self._freed()
+            return None
         return found if found is None or self._without(job, found) else None
 
     def _without(self, job: Job, found: preempt.Found) -> bool:

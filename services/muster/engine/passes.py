@@ -18,8 +18,9 @@ something else may let it start (`State.wakes`). That only saves asking: asked a
 import heapq
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 
-from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.jobs import Attempt, Instance, Job, Place
 from muster.cluster.plans import promised_us, standing
 from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Gang, Shape
@@ -415,19 +416,21 @@ class Pass:
         """Record why those wait for whom nothing is recorded, in the order in which they stand."""
         state = self.state
         deferred = state.deferred
-        found = []
+        if not self.deferrals:
+            return
+        first: dict[tuple[str, str], tuple[int, Place, PendingClass]] = {}
+        """Of each shape of a queue, the class that stands first."""
         for waiting in state.pending.classes.values():
-            if waiting.count and waiting.key[-1] is None and (waiting.queue, waiting.gang.digest) not in deferred:
+            if waiting.named not in deferred and waiting.count and waiting.key[-1] is None:
                 head = waiting.head()
-                if head is not None:
-                    found.append((-waiting.priority, head.place, waiting))
-        for _, _, waiting in sorted(found, key=lambda item: item[:2]):
-            key = (waiting.queue, waiting.gang.digest)
-            if self.emitter.full or not self.deferrals:
+                before = first.get(waiting.named)
+                if head is not None and (before is None or (-waiting.priority, head.place) < before[:2]):
+                    first[waiting.named] = -waiting.priority, head.place, waiting
+        for _, _, waiting in heapq.nsmallest(self.deferrals, first.values(), key=itemgetter(0, 1)):
+            if self.emitter.full:
                 return
-            if key not in deferred:
-                self.deferrals -= 1
-                self.emitter.emit(ShapeDeferred(queue=key[0], shape=key[1], code=self._code(waiting)))
+            self.deferrals -= 1
+            self.emitter.emit(ShapeDeferred(queue=waiting.queue, shape=waiting.gang.digest, code=self._code(waiting)))
 
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""

@@ -40,7 +40,7 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("backfill", "best_fit", "cache", "gangs", "picker", "state", "vain")
+    __slots__ = ("backfill", "best_fit", "cache", "gangs", "picker", "state", "vain", "waited")
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -50,6 +50,8 @@ class Placer:
         self.gangs: dict[str, Gang] = {}
         self.vain: dict[str, int] = {}
         """Gangs by key for which no places were found, and up to which note of freed rows that is so."""
+        self.waited: dict[str, int] = {}
+        """The same for gangs to which what stops anyway does not help either."""
         scores = [(score.name, score.weight) for score in state.policy.scores if score.name in HOLDINGS]
         self.best_fit: BestFit | None = None
         if scores:
@@ -95,6 +97,7 @@ class Placer:
         """No places were found for the gang, and none will be before something is freed on a row that it may use."""
         if len(self.vain) >= VAIN_MAX:
             self.vain.clear()
+            self.waited.clear()
             self.gangs.clear()
         self.vain[gang.key] = freed
         self.gangs[gang.key] = gang

@@ -26,10 +26,12 @@ class Plan:
         """Attempts that queues are not charged for in this plan."""
 
     def __enter__(self) -> "Plan":
+        self.state.ledger.planning += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self.undo()
+        self.state.ledger.planning -= 1
 
     def mark(self) -> int:
         """How many steps were taken: `undo(mark)` comes back to here."""

@@ -123,7 +123,7 @@ def _on(state: State, node: Node, job: Job, grounds: Grounds | None = None) -> t
 def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None) -> Found | None:
     shape = job.gang.shapes[0]
     bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
-    if grounds is not None and not state.stopping:
+    if grounds is not None:
         bits &= grounds.rows()
     estimates: list[tuple[Rank, int, tuple[int, ...], int]] = []
     for row in rows_of(bits):
@@ -317,6 +317,8 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
     bits = 0
     for shape in job.gang.shapes:
         bits |= placer.cache.of(shape).bits
+    if grounds is not None:
+        bits &= grounds.rows()
     stopping: dict[tuple[str, int], Attempt] = {}
     candidates: dict[tuple[str, int], Attempt] = {}
     for row in rows_of(bits):

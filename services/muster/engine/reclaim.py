@@ -36,12 +36,9 @@ def levels(tree: QueueTree, queue: Queue, asks: Charge) -> Levels:
     return tuple(found)
 
 
-def crosses(state: State, tree: QueueTree, queue: Queue) -> bool:
-    """Whether somebody of another queue could be a victim for a job of this one."""
-    if tree.tiered or tree.subtrees:
-        return True
-    charged = queue.charged
-    return state.policy.reclaim and any(charged.get(what, 0) < amount for what, amount in queue.guarantee.items())
+def crosses(state: State, tree: QueueTree, queue: Queue, asks: Charge) -> bool:
+    """Whether somebody of another queue could be a victim for a job of this one that asks for so much."""
+    return tree.tiered or tree.subtrees or (state.policy.reclaim and bool(queue.guarantee) and within(queue, asks))
 
 
 class Grounds:
@@ -150,9 +147,9 @@ class Grounds:
         return taken
 
     def rows(self) -> int:
-        """The rows on which a victim holds something, as bits."""
+        """The rows on which a victim holds something, or what stops anyway, as bits."""
         bits = 0
-        for attempt in self.victims:
+        for attempt in (*self.victims, *self._tree.stopping):
             for task in attempt.tasks.values():
                 if task.holding:
                     bits |= 1 << task.node.row

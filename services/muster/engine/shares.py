@@ -8,6 +8,7 @@ guarantee if all that is promised of what it asks for is enough, and something o
 *borrowed* where its queue has more than it is promised: of GPUs, for what has GPUs; of CPU or memory, for what has none.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from muster.cluster.queuetree import Charge, Queue, QueueTree
@@ -17,12 +18,13 @@ ONE: Final = 2**32
 AMOUNTS: Final = ("cpu", "memory")
 
 
-def share(charged: Charge, capacity: Charge, weight: int = 1) -> int:
-    """The dominant share. What there is none of counts as one of the smallest unit."""
+def share(charged: Charge, dimensions: Sequence[tuple[str, int]], weight: int = 1) -> int:
+    """The dominant share, of these amounts that there are of each thing."""
     most = 0
-    for what, amount in charged.items():
-        if amount > 0 and (what in AMOUNTS or what.startswith("gpus/")):
-            part = amount * ONE // (weight * max(1, capacity.get(what, 0)))
+    for what, there in dimensions:
+        amount = charged.get(what)
+        if amount:
+            part = amount * ONE // (weight * there)
             if part > most:
                 most = part
     return most

@@ -16,14 +16,16 @@ from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
 from muster.cluster.queues import PendingClass
+from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import gate, lifecycle, place, preempt
+from muster.engine import gate, lifecycle, order, passes, place, preempt, reclaim
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.candidates import Candidates
 from muster.engine.emit import Emitter
 from muster.engine.filters import FILTERS
 from muster.engine.filters.resources import ResourcesFilter
+from muster.engine.limits import Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.events.base import INT_MAX, Event
@@ -47,6 +49,7 @@ from muster.events.operations import (
     NodeUncordoned,
     Policy,
 )
+from muster.events.queues import QueueRemoved, QueueSet
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.core import Core
@@ -353,6 +356,12 @@ def _gap_ignored(state: State, gap_us: int) -> None:
     """Deadlines do not move."""
 
 
+def _unscaled(self: QueueTree, queue: Queue, there: Charge) -> None:
+    for child in queue.children.values():
+        child.guarantee = child.promised
+        self._scale(child, there)
+
+
 class _Everything(dict[str, int]):
     def get(self, key: str, default: Any = None) -> Any:
         return INT_MAX
@@ -375,6 +384,24 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
     "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
+    "no-reclaim": _both(
+        _instead(order, "levels", lambda tree, queue, asks: ()),
+        _instead(order, "crosses", lambda state, tree, queue, asks: tree.tiered or tree.subtrees),
+    ),
+    "no-fairness": _instead(order, "share", lambda charged, dimensions, weight=1: 0),
+    "no-promises": _instead(order, "below", lambda queue: False),
+    "no-weights": _instead(Queue, "weight", property(lambda self: 1)),
+    "no-tiers": _instead(Queue, "tier", property(lambda self: 0)),
+    "no-subtrees": _instead(reclaim, "_subtree", lambda queue: False),
+    "no-quota": _instead(Limits, "exceeded", lambda self, queue, user, asks: None),
+    "no-lending": _instead(Limits, "_unlent", lambda self, queue, asks: None),
+    "no-scaling": _instead(QueueTree, "_scale", _unscaled),
+    "no-queue-times": _instead(QueueTree, "max_time_us", lambda self, queue: None),
+    "no-protection": _instead(Queue, "spared", property(lambda self: False)),
+    "no-aging": _both(
+        *[_instead(module, "standing", lambda state, job, until_us: job.priority) for module in (order, passes, preempt, reclaim)]
+    ),
+    "borrowed-or-not": _instead(reclaim, "borrowed", lambda charged, guarantee, charge: True),
     "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
     "no-grace": _instead(Emitter, "emit", _no_grace),
@@ -431,6 +458,8 @@ MUTANTS: dict[str, Mutant] = {
             NodeDrained,
             NodeFenced,
             LeaseExtended,
+            QueueSet,
+            QueueRemoved,
             TaskExited,
         )
     },
