@@ -28,6 +28,7 @@ from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import (
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -56,6 +57,7 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         NodeRemoved,
         LeaseExtended,
         PolicySet,
+        LicencesSet,
     ),
 }
 """What each topic brings."""
@@ -137,7 +139,7 @@ def key_of(event: Input) -> str:
         about = getattr(event, field, None)
         if isinstance(about, str):
             return about
-    return "policy" if isinstance(event, PolicySet) else "lease"
+    return {"PolicySet": "policy", "LicencesSet": "licences"}.get(type(event).__name__, "lease")
 
 
 def to_message(topic: str, event: Input, source: str, id: str, time_us: int) -> tuple[list[tuple[str, bytes]], bytes]:

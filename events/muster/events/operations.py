@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.events.base import Event, Label, Micros, Name, Part, Quantity, Text
 
@@ -102,12 +102,22 @@ class Policy(Part, frozen=True, kw_only=True):
     pending_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     targets: Annotated[tuple[TargetClass, ...], Meta(max_length=256)] = ()
     """The workload that the score `fgd` measures fragmentation against; no other rule reads it."""
+    job_filters: Annotated[tuple[Label, ...], Meta(max_length=32)] | UnsetType = UNSET
+    """The filters about fields that few jobs have; unset means every one that there is. A job that asks for what none of them
+    looks at is rejected; one that asks for nothing of the kind is decided as if they did not exist."""
 
 
 class PolicySet(Event, frozen=True, kw_only=True):
     """From here on decisions follow this policy."""
 
     policy: Policy
+    by: Text = ""
+
+
+class LicencesSet(Event, frozen=True, kw_only=True):
+    """From here on the cell has these consumables and no others. With fewer than are held nothing ends, and none is given."""
+
+    licences: Annotated[dict[Annotated[str, Meta(min_length=1, max_length=63)], Quantity], Meta(max_length=256)] = {}
     by: Text = ""
 
 

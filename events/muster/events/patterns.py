@@ -133,7 +133,7 @@ def _struct(fields: list[tuple[str, Check | None]]) -> Check | None:
     def check(value: Any) -> tuple[str, str] | None:
         for name, inner, known in checks:
             held = getattr(value, name)
-            if known is nothing or held not in known:
+            if held is not msgspec.UNSET and (known is nothing or held not in known):
                 bad = inner(held)
                 if bad is not None:
                     return f".{name}{bad[0]}", bad[1]

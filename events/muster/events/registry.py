@@ -28,6 +28,7 @@ INPUTS: dict[str, type[Event]] = {
         operations.NodeFenced,
         operations.LeaseExtended,
         operations.PolicySet,
+        operations.LicencesSet,
         operations.LossAccepted,
         operations.InputRefused,
         operations.EntryQuarantined,

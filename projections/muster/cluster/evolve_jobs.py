@@ -168,6 +168,8 @@ def release(state: State, task: Task, phase: str) -> None:
     task.holding = False
     state.ledger.release(task)
     attempt = task.attempt
+    if attempt.instance.job.tagged:
+        state.ledger.tags.stir(attempt.instance.job)
     attempt.held -= 1
     if not attempt.held:
         state.todo[attempt.instance] = None
@@ -287,6 +289,8 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
             shape = shapes[group]
         task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
         ledger.hold(task)
+    if attempt.instance.job.tagged:
+        ledger.tags.stir(attempt.instance.job)
     attempt.held += len(placements)
 
 
@@ -363,6 +367,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
         if task.holding:
             state.ledger.released.append(task.node.row)
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -523,6 +529,8 @@ def enqueue(state: State, instance: Instance) -> None:
 
 
 def _leave_pending(state: State, instance: Instance) -> None:
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if instance.waits is not None:
         if state.deferred and state.pending.last_of_class(instance):
             state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)

@@ -8,6 +8,7 @@ from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import fault, release
 from muster.cluster.jobs import Fault, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.rules import LEVELS, domain_of
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
 from muster.events.decisions import NodeLost, NodeQuarantined, NodeReleased, NodeReturned, NodeSilent
@@ -42,7 +43,10 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         node.boots = event.boots
         node.fenced = False
         lose_tasks(state, node, "node-rebooted")
+    moved = any(domain_of("", node.spec, level) != domain_of("", event.spec, level) for level in LEVELS)
     node.spec = event.spec
+    if moved:
+        state.ledger.tags.moved(state.ledger.nodes)
     node.heard_us = state.at_us
     set_timer(state, node)
     known = {device.uuid: device for device in node.devices}

@@ -67,6 +67,8 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
                     state.ledger.released.append(task.node.row)
     state.timers.nomination.cancel(key)
     instance = nomination.instance
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if instance.waits is not None:
         state.pending.discard(instance)
         enqueue(state, instance)

@@ -10,6 +10,7 @@ import msgspec
 
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Gang, Shape
+from muster.events.codec import encode
 from muster.events.jobs import JobRequest, JobRun
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Attempt(Kept):
     fault: Fault | None = None
     """What went wrong and is not decided yet."""
     degraded_until_us: int = 0
+    evictions: dict[tuple[int, str, str], int] = {}
+    """Until when taints are put up with: by row, key and value of the taint."""
     tasks: dict[int, Task] = {}
     """By rank. A member that was replaced is the new one."""
     ready: int = 0
@@ -150,6 +153,10 @@ class Job(Kept):
     over_us: int = 0
     """When its last instance ended, later by what nobody led since; 0 before."""
     rejected: str = ""
+    tag: str = ""
+    """Its labels, as one text: equal for equal labels, empty for none."""
+    tagged: bool = False
+    """It has labels or rules: `muster.cluster.tags` counts its tasks."""
 
 
 def job_of(
@@ -157,10 +164,12 @@ def job_of(
 ) -> Job:
     """A job that was submitted at `at_us`, with its instances, all pending."""
     array = request.array
+    job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array or 1)
+    if request.labels:
+        job.tag = encode(request.labels).decode()
+    job.tagged = bool(request.labels) or gang.rules is not None
     if array is None:
-        job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, 1)
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
         return job
-    job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array)
     job.instances = [Instance(job, index, (id, index), (*place, index)) for index in range(array)]
     return job

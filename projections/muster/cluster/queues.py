@@ -1,8 +1,8 @@
 """Who waits, in which order.
 
-Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid. If one of
-them cannot be placed then none of its class can, so a pass asks each class once. Inside a class the order is that of
-submission; between classes it is priority, then the place of the first in each. A requeued instance keeps its place.
+Pending instances stand in *classes*: those of one queue, one priority, one gang, the same labels and the same nodes to
+avoid. If one of them cannot be placed then none of its class can, so a pass asks each class once. Inside a class the order
+is that of submission; between classes it is priority, then the place of the first in each. A requeued instance keeps its place.
 """
 
 import heapq
@@ -78,7 +78,13 @@ class PendingQueue:
     def add(self, instance: Instance, nominated: bool) -> None:
         """It waits from now on. One that is nominated is a class of its own."""
         job = instance.job
-        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, instance.key if nominated else None)
+        key: ClassKey = (
+            job.queue,
+            job.priority,
+            f"{job.gang.key}{job.tag}" if job.tag else job.gang.key,
+            job.avoid,
+            instance.key if nominated else None,
+        )
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)

@@ -28,6 +28,9 @@ from muster.events.operations import Policy
 SCHEMA: Final = 2
 """Goes up with every change of what is below; a snapshot of another schema is not read."""
 
+SCHEMA_MORE: Final = 3
+"""With what few cells have (`_More`): without it the bytes are those of `SCHEMA`, so that digests of old logs stay true."""
+
 
 class SnapshotError(ValueError):
     """These bytes are no snapshot that this build reads."""
@@ -159,42 +162,61 @@ class _Snapshot(_Row):
     retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
+class _More(_Snapshot):
+    licences: tuple[tuple[str, int], ...]
+    evictions: tuple[tuple[str, int, tuple[tuple[int, str, str, int], ...]], ...]
+    """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
+
+
 def encode(state: State) -> bytes:
     """The state, between two cycles, as bytes."""
+    plain = _plain(state)
+    evictions = [
+        (*instance.key, tuple(sorted([(*taint, due_us) for taint, due_us in instance.attempt.evictions.items()])))
+        for job in sorted(state.jobs.values(), key=lambda job: job.place)
+        for instance in job.instances
+        if instance.attempt is not None and instance.attempt.evictions
+    ]
+    if not state.licences and not evictions:
+        return encode_canonical(plain)
+    fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    more = _More(**{**fields, "schema": SCHEMA_MORE}, licences=tuple(state.licences.items()), evictions=tuple(evictions))
+    return encode_canonical(more)
+
+
+def _plain(state: State) -> _Snapshot:
     ledger = state.ledger
     jobs = sorted(state.jobs.values(), key=lambda job: job.place)
-    return encode_canonical(
-        _Snapshot(
-            schema=SCHEMA,
-            cell=state.cell,
-            number=state.number,
-            term=state.term,
-            at_us=state.at_us,
-            policy=state.policy,
-            positions=state.positions,
-            lease_until_us=state.lease_until_us,
-            beat_us=state.beat_us,
-            missing=tuple(sorted(state.missing)),
-            back=tuple(sorted(state.back)),
-            more=state.more,
-            deferred=tuple(sorted([(queue, shape, code) for (queue, shape), code in state.deferred.items()])),
-            nodes=tuple([_node_out(node) for node in ledger.nodes if node is not None]),
-            rows=len(ledger.nodes),
-            jobs=tuple([_job_out(state, job) for job in jobs]),
-            nominations=tuple(
-                [
-                    _Nomination(
-                        *key,
-                        nomination.placements,
-                        tuple([AttemptRef(*a.instance.key, a.number) for a in nomination.victims if a.held]),
-                        nomination.at_us,
-                        nomination.until_us,
-                    )
-                    for key, nomination in sorted(state.nominations.items(), key=lambda item: item[0])
-                ]
-            ),
-            retired=tuple(state.retired.items()),  # in their order, which is state
-        )
+    return _Snapshot(
+        schema=SCHEMA,
+        cell=state.cell,
+        number=state.number,
+        term=state.term,
+        at_us=state.at_us,
+        policy=state.policy,
+        positions=state.positions,
+        lease_until_us=state.lease_until_us,
+        beat_us=state.beat_us,
+        missing=tuple(sorted(state.missing)),
+        back=tuple(sorted(state.back)),
+        more=state.more,
+        deferred=tuple(sorted([(queue, shape, code) for (queue, shape), code in state.deferred.items()])),
+        nodes=tuple([_node_out(node) for node in ledger.nodes if node is not None]),
+        rows=len(ledger.nodes),
+        jobs=tuple([_job_out(state, job) for job in jobs]),
+        nominations=tuple(
+            [
+                _Nomination(
+                    *key,
+                    nomination.placements,
+                    tuple([AttemptRef(*a.instance.key, a.number) for a in nomination.victims if a.held]),
+                    nomination.at_us,
+                    nomination.until_us,
+                )
+                for key, nomination in sorted(state.nominations.items(), key=lambda item: item[0])
+            ]
+        ),
+        retired=tuple(state.retired.items()),  # in their order, which is state
     )
 
 
@@ -210,10 +232,11 @@ def decode(data: bytes) -> State:
         SnapshotError: not a snapshot of this schema.
     """
     try:
-        snapshot = msgspec.json.decode(data, type=_Snapshot)
+        kind = _More if data.startswith(f"[{SCHEMA_MORE},".encode()) else _Snapshot
+        snapshot = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from None
-    if snapshot.schema != SCHEMA:
+    if snapshot.schema != (SCHEMA_MORE if isinstance(snapshot, _More) else SCHEMA):
         raise SnapshotError(f"the snapshot is of schema {snapshot.schema}; this build reads {SCHEMA}")
     state = State(snapshot.cell)
     state.number = snapshot.number
@@ -244,6 +267,12 @@ def decode(data: bytes) -> State:
                 item.until_us,
             ),
         )
+    if isinstance(snapshot, _More):
+        state.licences = dict(snapshot.licences)
+        for job_id, index, taints in snapshot.evictions:
+            attempt = state.jobs[job_id].instances[index].attempt
+            if attempt is not None:
+                attempt.evictions = {(row, key, value): due_us for row, key, value, due_us in taints}
     _reindex(state)
     return state
 

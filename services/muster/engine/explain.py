@@ -11,11 +11,13 @@ from muster.cluster.jobs import TERMINAL, Instance
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.bounded import kept_off, short_in
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
+from muster.engine.special import ports_free, special_fits
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +77,14 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         shape = job.gang.shapes[group]
         found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
         never = never or (registered > 0 and not _ever(state, placer, shape))
+        kept, passing = kept_off(placer, job, passing)
+        found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
             found += _unfree(state, shape, name, passing)
+        domains = short_in(placer, job, group, passing)
+        if domains:
+            found = [reason for reason in found if reason.code != "fits"]
+            found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in domains]
         reasons += found
         text = ", ".join([f"{reason.nodes} {reason.text}" for reason in found])
         needed = f"{job.gang.counts[group]} x {_wants(shape)}"
@@ -189,7 +197,7 @@ def _ever(state: State, placer: Placer, shape: Shape) -> bool:
 
 
 def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
-    """What is not free on the nodes that pass: the first of healthy GPUs, GPUs, CPU, memory, disk, task slots that is short."""
+    """What is not free on the nodes that pass: the first amount that is short, of those that a task needs."""
     short: dict[str, int] = {}
     most: dict[str, int] = {}
     would = 0
@@ -201,11 +209,14 @@ def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason
             broken.append(f"{node.name} GPU {', '.join(map(str, sick))}")
         amounts = (
             ("unhealthy", bool(sick), _free_devices(node, shape)),
-            ("gpu", _devices_short(node, shape, row, state), _free_devices(node, shape)),
+            ("gpu", _too_few(node, shape, row, state), _free_devices(node, shape)),
+            ("numa", _devices_short(node, shape, row, state), _most_near(node, shape)),
             ("cpu", node.cpu_free < shape.cpu_milli, node.cpu_free),
             ("memory", node.memory_free < shape.memory_mib, node.memory_free),
             ("disk", node.disk_free < shape.disk_mib, node.disk_free),
             ("slots", node.tasks_free < 1, node.tasks_free),
+            ("ports", bool(shape.ports) and not ports_free(node, shape), 0),
+            ("numa", shape.special and not special_fits(node, shape), 0),
         )
         for code, is_short, free in amounts:
             if is_short:
@@ -234,6 +245,23 @@ def _would_do_if_healthy(node: Node, shape: Shape) -> list[int]:
     return sick if free < shape.gpus <= free + len(sick) else []
 
 
+def _too_few(node: Node, shape: Shape, row: int, state: State) -> bool:
+    """Whether too few devices are free, wherever they are on the node."""
+    if shape.numa != "required":
+        return _devices_short(node, shape, row, state)
+    free = _free_devices(node, shape)
+    return free < (shape.gpus or shape.gpu_milli or shape.gpu_memory_mib) if shape.needs_device else False
+
+
+def _most_near(node: Node, shape: Shape) -> int:
+    """Of whole devices, how many are free on one NUMA node at most."""
+    counts: dict[int, int] = {}
+    for index, units in enumerate(node.device_free):
+        if units > 0 and units == node.devices[index].units and fitting(node, shape, index):
+            counts[node.devices[index].numa] = counts.get(node.devices[index].numa, 0) + 1
+    return max(counts.values(), default=0)
+
+
 def _devices_short(node: Node, shape: Shape, row: int, state: State) -> bool:
     return shape.needs_device and devices_for(node.device_free, shape, row, state) is None
 
@@ -258,6 +286,10 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
         return f"too little of a GPU free (needs {shape.gpu_milli}/1000, most free {most}/1000)"
     if code == "gpu":
         return f"too little GPU memory free (needs {shape.gpu_memory_mib} MiB, most free {most} MiB)"
+    if code == "numa":
+        return f"too little free of one NUMA node (needs {shape.gpus} GPUs, most free {most}; and CPU and memory of the same)"
+    if code == "ports":
+        return f"have the port {' or '.join(map(str, shape.ports))} taken"
     if code == "cpu":
         return f"too little CPU free (needs {shape.cpu_milli} milli-CPU, most free {most})"
     if code == "memory":

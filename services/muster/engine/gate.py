@@ -5,6 +5,8 @@ It is asked once a job, in the cycle of its submission. That no node is large en
 
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
+from muster.engine.filters import JOB_FILTERS
+from muster.engine.policies import job_filters
 
 
 def gate(state: State, job: Job) -> str:
@@ -16,4 +18,8 @@ def gate(state: State, job: Job) -> str:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:
         return f"{state.pending_total - len(job.instances)} instances wait already; at most {state.policy.pending_max} may"
+    for name, each in JOB_FILTERS.items():
+        field = each.asked(job.request)
+        if field and name not in job_filters(state.policy):
+            return f"it asks for {field}, and policy {state.policy.name} has no {name!r} in policy.job_filters"
     return ""

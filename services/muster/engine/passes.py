@@ -43,11 +43,13 @@ from muster.events.decisions import (
 class Asked:
     """When a class was last asked in vain."""
 
-    __slots__ = ("freed", "wakes")
+    __slots__ = ("away", "freed", "tags", "wakes")
 
-    def __init__(self, freed: int, wakes: int) -> None:
-        self.freed = freed
-        self.wakes = wakes
+    def __init__(self, state: State) -> None:
+        self.freed = state.ledger.freed_upto()
+        self.wakes = state.wakes
+        self.tags = state.ledger.tags.version
+        self.away = state.ledger.tags.away
 
 
 class Pass:
@@ -132,6 +134,8 @@ class Pass:
         if not isinstance(asked, Asked) or asked.wakes != self.state.wakes:
             return False
         ledger = self.state.ledger
+        if asked.away != ledger.tags.away or (waiting.gang.rules is not None and asked.tags != ledger.tags.version):
+            return False
         if asked.freed != ledger.freed_upto():
             freed = ledger.freed_since(asked.freed)
             kept = waiting.key[-1]
@@ -169,7 +173,7 @@ class Pass:
         if self._preempt(instance, outranked):
             return True
         if not self.emitter.full:
-            waiting.memo = Asked(state.ledger.freed_upto(), state.wakes)
+            waiting.memo = Asked(state)
         return False
 
     # Binding
@@ -243,6 +247,7 @@ class Pass:
         taken: dict[int, list[tuple[Shape, tuple[int, ...]]]] = {}
         """What is given on each row so far."""
         _give(taken, job.gang, places)
+        given: list[tuple[Job, tuple[Placement, ...]]] = [(job, places)]
         conflicts = []
         with Plan(self.state) as plan:
             for attempt in victims:
@@ -257,8 +262,9 @@ class Pass:
                 for node in nomination.nodes:
                     for shape, devices in (*both[node.row], *taken.get(node.row, ())):
                         overlay.take(node, shape, devices)
-                if overlay.enough(nomination.nodes):
+                if overlay.enough(nomination.nodes) and self.placer.bound.beside(given, nomination):
                     _give(taken, nomination.instance.job.gang, nomination.placements)
+                    given.append((nomination.instance.job, nomination.placements))
                 else:
                     plan.undo(mark)
                     conflicts.append(nomination)
@@ -278,7 +284,7 @@ class Pass:
             self.again = True
             return False
         if any(attempt.held for attempt in nomination.victims):
-            waiting.memo = Asked(self.state.ledger.freed_upto(), self.state.wakes)
+            waiting.memo = Asked(self.state)
             return False
         key = nomination.instance.key
         self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))

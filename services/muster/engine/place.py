@@ -11,10 +11,12 @@ from typing import Final, Protocol
 
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.ledger import Ledger
-from muster.cluster.shapes import Gang
+from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import State
 from muster.engine.bestfit import BestFit, Spot
+from muster.engine.bound import Bound
 from muster.engine.candidates import CandidateCache, Candidates
+from muster.engine.caps import Caps
 from muster.engine.pack import pack
 from muster.engine.plan import Plan
 from muster.engine.rows import Rows
@@ -38,7 +40,7 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("best_fit", "cache", "picker", "state")
+    __slots__ = ("best_fit", "bound", "cache", "caps", "picker", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -50,6 +52,10 @@ class Placer:
             self.picker: Picker = Rows(state, made)
         else:
             self.picker = self.best_fit = BestFit(state.ledger, self.cache.index)
+        self.bound = Bound(self)
+        """For jobs with rules of their own, and for what they keep from the others."""
+        self.caps: Caps | None = None
+        """How many tasks of the instance in hand each domain may take, where that is bounded."""
 
     @property
     def ledger(self) -> Ledger:
@@ -71,17 +77,36 @@ class Placer:
     def find(self, job: Job) -> tuple[Placement, ...] | None:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
+        if gang.rules is not None:
+            return self.bound.find(job, gang.rules)
         excluded = self.excluded(job.avoid) if job.avoid else 0
+        if self.bound.around.crowded:
+            excluded |= self.bound.closed(job)
         if gang.single:
-            spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
+            spot = self.one(gang.shapes[0], excluded)
             return None if spot is None else (Placement(0, *spot),)
-        return self._gang(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+        return self.places(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+
+    def one(self, shape: Shape, excluded: int) -> Spot | None:
+        """The best spot for one task, not on `excluded` rows (bits), or None. What it prefers of a node is tried first."""
+        if shape.strict is not None:
+            spot = self.picker.one(self.cache.of(shape.strict), excluded)
+            if spot is not None:
+                return spot
+        return self.picker.one(self.cache.of(shape), excluded)
 
     def refill(self, instance: Instance, lost: Sequence[Sequence[int]]) -> tuple[Placement, ...] | None:
         """Places for these ranks (by group) of a running attempt, all of them, or None."""
         counts = tuple([len(ranks) for ranks in lost])
         zeros = tuple([0] * len(counts))
-        found = self._gang(instance.job, instance.job.gang, counts, counts, zeros, self.excluded(instance.job.avoid))
+        job = instance.job
+        if job.gang.rules is not None:
+            found = self.bound.refill(instance, counts)
+        else:
+            excluded = self.excluded(job.avoid)
+            if self.bound.around.crowded:
+                excluded |= self.bound.closed(job)
+            found = self.places(job, job.gang, counts, counts, zeros, excluded)
         if found is None:
             return None
         by_group: list[list[int]] = [list(ranks) for ranks in lost]
@@ -90,7 +115,7 @@ class Placer:
             placements.append(Placement(by_group[group][at], placement.row, placement.devices))
         return tuple(sorted(placements, key=lambda placement: placement.rank))
 
-    def _gang(
+    def places(
         self,
         job: Job,
         gang: Gang,
@@ -99,6 +124,7 @@ class Placer:
         offsets: tuple[int, ...],
         excluded: int,
     ) -> tuple[Placement, ...] | None:
+        """Places for at least the minima and at most the counts of tasks of each group, not on `excluded` rows, or None."""
         groups = [group for group in range(len(counts)) if counts[group]]
         groups.sort(key=lambda group: _size(gang, group))
         if self.best_fit is not None:
@@ -111,7 +137,7 @@ class Placer:
                 spots = self._in_order(plan, ghost, gang, order, minima, counts, excluded)
             if spots is not None:
                 return _placements(offsets, spots)
-        if len(groups) == 1:
+        if len(groups) == 1 or self.caps is not None or any(gang.shapes[group].special for group in groups):
             return None
         spots = self._packed(ghost, gang, groups, minima, counts, excluded)
         return None if spots is None else _placements(offsets, spots)
@@ -179,14 +205,16 @@ class Placer:
     def _spots(self, plan: Plan, ghost: Attempt, gang: Gang, group: int, want: int, excluded: int, hold: bool) -> list[Spot]:
         """Up to `want` spots for the group; held in the plan if something comes after."""
         shape = gang.shapes[group]
-        if self.best_fit is not None:
+        if self.caps is not None:
+            return self.caps.spots(self, plan, ghost, shape, want, excluded)
+        if self.best_fit is not None and not shape.numa:
             spots = self.best_fit.many(self.cache.of(shape), want, excluded)
             if hold:
                 plan.with_spots(ghost, shape, spots)
             return spots
         spots = []
         while len(spots) < want:
-            spot = self.picker.one(self.cache.of(shape), excluded)
+            spot = self.one(shape, excluded)
             if spot is None:
                 break
             spots.append(spot)

@@ -20,6 +20,7 @@ from muster.cluster.jobs import Attempt, Job
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.indomain import in_one_domain
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
@@ -44,8 +45,15 @@ def search(state: State, placer: Placer, job: Job) -> Found | None:
 
     The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so.
     """
-    if job.gang.single:
-        return _single(state, placer, job)
+    rules = job.gang.rules
+    if rules is not None and placer.bound.required(job, rules):
+        best: Found | None = in_one_domain(state, placer, job, rules, _on, _cost, _gang)
+        return best
+    if job.gang.single and rules is None:
+        closed = placer.bound.closed(job) if placer.bound.around.crowded else 0
+        found = _single(state, placer, job, closed)
+        if found is not None or not closed:
+            return found
     return _gang(state, placer, job)
 
 
@@ -88,9 +96,10 @@ def _on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt
 # A single task
 
 
-def _single(state: State, placer: Placer, job: Job) -> Found | None:
+def _single(state: State, placer: Placer, job: Job, closed: int) -> Found | None:
+    """On rows that are not `closed` (bits): these others have for themselves."""
     shape = job.gang.shapes[0]
-    bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
+    bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid) & ~closed
     estimates: list[tuple[Rank, int, int]] = []
     for row in rows_of(bits):
         least = _estimate(state, state.ledger.node(row), shape, job)
@@ -196,7 +205,7 @@ def _on_node(state: State, node: Node, shape: Shape, job: Job, tries: Tries) -> 
                 plan.without(attempt, node)
         devices = devices_for(node.device_free, shape, node.row, state)
         assert devices is not None
-        waited = _spare_in_place(state, plan, job, stopping, [Placement(0, node.row, devices)])
+        waited = _spare_in_place(state, plan, None, job, stopping, [Placement(0, node.row, devices)])
     return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
 
 
@@ -250,9 +259,13 @@ def _fits_here(state: State, node: Node, shape: Shape) -> bool:
 
 
 def _gang(state: State, placer: Placer, job: Job) -> Found | None:
+    """The same for a gang, and for any job that is not about free amounts alone, on the rows that `placer.bound.only` leaves."""
     bits = 0
     for shape in job.gang.shapes:
         bits |= placer.cache.of(shape).bits
+    if job.gang.rules is not None and (job.gang.rules.licences or job.gang.rules.anti_affinity):
+        bits = state.ledger.registered  # whose leaving helps need not be where the job goes
+    bits &= placer.bound.only
     stopping: dict[tuple[str, int], Attempt] = {}
     candidates: dict[tuple[str, int], Attempt] = {}
     for row in rows_of(bits):
@@ -273,8 +286,8 @@ def _gang(state: State, placer: Placer, job: Job) -> Found | None:
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(state, plan, job, gone, places)
-        waited = _spare_in_place(state, plan, job, list(stopping.values()), places)
+        gone = _spare_in_place(state, plan, placer, job, gone, places)
+        waited = _spare_in_place(state, plan, placer, job, list(stopping.values()), places)
     return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
 
 
@@ -309,7 +322,8 @@ def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attemp
     needed = []
     kept = []
     for attempt in reversed(gone):
-        if len(gone) > SPARED_MAX and not any(task.holding and task.node.row in rows for task in attempt.tasks.values()):
+        here = any(task.holding and task.node.row in rows for task in attempt.tasks.values())
+        if len(gone) > SPARED_MAX and not here and not placer.bound.matters(job, attempt.instance.job):
             plan.again(attempt)
         else:
             kept.append(attempt)
@@ -325,9 +339,12 @@ def _spare(state: State, plan: Plan, placer: Placer, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+def _spare_in_place(
+    state: State, plan: Plan, placer: Placer | None, job: Job, gone: list[Attempt], places: Sequence[Placement]
+) -> list[Attempt]:
     """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan."""
     gang = job.gang
+    special = any(shape.special for shape in gang.shapes)
     wanted: dict[int, list[Placement]] = {}
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
@@ -340,7 +357,26 @@ def _spare_in_place(state: State, plan: Plan, job: Job, gone: list[Attempt], pla
         for row in rows:
             for placement in wanted[row]:
                 overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
-        if not overlay.enough([state.ledger.node(row) for row in rows]):
+        if (
+            not overlay.enough([state.ledger.node(row) for row in rows])
+            or (placer is not None and not placer.bound.in_place(job, places))
+            or (special and not _stand(state, plan, job, [place for row in rows for place in wanted[row]]))
+        ):
             plan.undo(mark)
             needed.append(attempt)
     return needed
+
+
+def _stand(state: State, plan: Plan, job: Job, places: Sequence[Placement]) -> bool:
+    """Whether tasks that ask for more than amounts can stand on the very places, one after the other."""
+    ghost = Attempt(job.instances[0], 0, 0, 0)
+    mark = plan.mark()
+    for place in places:
+        shape, node = job.gang.shapes[job.gang.group_of(place.rank)], state.ledger.node(place.row)
+        free = [units if index in place.devices else 0 for index, units in enumerate(node.device_free)]
+        if not fits(node, shape) or devices_for(free, shape, place.row, state) is None:
+            plan.undo(mark)
+            return False
+        plan.with_spots(ghost, shape, [(place.row, place.devices)])
+    plan.undo(mark)
+    return True

@@ -27,6 +27,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     degraded    a member is held to be lost, or replaced, only where one is lost
     liveness    silent, lost and returned follow from when the node was heard
     quarantine  only after as many silences as the policy says, and not ended before its time
+    constraint  within a domain, spread, affinity either way, exclusive nodes, ports, NUMA and licences, as the job asks for them
     forgotten   a job is forgotten when it has been over for `forget_after_us`
 """
 
@@ -40,6 +41,7 @@ from muster.events import decisions as made
 from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
+from muster.verify.constraints import Place, constraint_fault
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
 
@@ -182,11 +184,18 @@ class Judge:
             self._fault("capacity", fault)
             if self.world.nominations and not fault:
                 self._fault("nomination", self._missing(attempt.instance, {node: asked}, {}))
+        new = self._tasks_at(attempt.instance, places)
+        self._fault("constraint", constraint_fault(self.world, attempt.instance, new, {}))
         for place in places:
             group, on = attempt.instance.job.group_of(place.rank), self.world.rows.get(place.row)
             if group is not None and on is not None:
                 task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on)
                 on.tasks[task] = None
+
+    def _tasks_at(self, instance: Instance, places: tuple[Placement, ...]) -> list[Place]:
+        """What each place is given for, where all of it is there."""
+        found = [(instance.job.group_of(place.rank), self.world.rows.get(place.row), place.devices) for place in places]
+        return [(group, node, devices) for group, node, devices in found if group is not None and node is not None]
 
     def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: dict[AttemptKey, None], wait: bool = True) -> str:
         """What the asker lacks once the attempts `gone` are (and, to `wait`, the victims of others), and all is given that
@@ -259,7 +268,8 @@ class Judge:
         self._check(event.until_us >= world.at_us, "nomination", f"it is nominated until {event.until_us}, which is over")
         self._fault("gang", gang_fault(instance.job, event.placements))
         uses = self._placed(instance, event.placements)
-        missing = self._missing(instance, uses, victims)
+        new = self._tasks_at(instance, event.placements)
+        missing = self._missing(instance, uses, victims) or constraint_fault(world, instance, new, victims)
         self._fault("nomination", missing)
         for victim in self._preempted if not missing else ():
             loser = world.instance(victim[0], victim[1])
@@ -267,6 +277,7 @@ class Judge:
                 others = {other: None for other in victims if other != victim}
                 here = {task.node: uses[task.node] for task in loser.attempt.tasks.values() if task.node in uses}
                 needed = self._missing(instance, here, others, wait=False)
+                needed = needed or constraint_fault(world, instance, new, others)
                 self._check(bool(needed), "minimal", f"what it is nominated for fits while {victim} stays")
         world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
 

@@ -165,6 +165,8 @@ class World:
         self.rows: dict[int, Node] = {}
         self.names: dict[str, Node] = {}
         self.free_rows: list[int] = []
+        self.licences: dict[str, int] = {}
+        self.plain = True  # no job ever asked for more than its tasks need
         self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
         self.nominations: dict[InstanceKey, Nomination] = {}
 
@@ -194,6 +196,8 @@ class World:
             case nodes.TaskReady() | nodes.TaskStarted() | nodes.TaskExited() | nodes.TaskMissing():
                 self._evolve_task(event)
             case jobs.JobSubmitted() if job is None:  # else it is a repeat
+                groups = event.request.groups
+                self.plain &= not event.request.constraints and not any(group.ports or group.numa for group in groups)
                 job = self.jobs[event.job] = Job(event.queue, event.request, event.request.priority, [])
                 job.instances = [Instance(job) for _ in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
@@ -203,6 +207,8 @@ class World:
                 job.priority = event.priority
             case operations.LeaseExtended():
                 self.lease_until_us = max(self.lease_until_us, event.until_us)
+            case operations.LicencesSet():
+                self.licences = event.licences
             case operations.PolicySet():
                 promised_us, lease_us = (each.lease_us + each.margin_us for each in (self.policy, event.policy))
                 if self.rows and lease_us < promised_us:  # agents keep the lease that they were given

@@ -30,7 +30,7 @@ from muster.events.operations import (
     NodeFenced,
 )
 from muster.verify import Judge, judge, verify
-from tests.unit.verify import cases_life, cases_places  # noqa: F401 - imported for the cases that they add
+from tests.unit.verify import cases_constraints, cases_life, cases_places  # noqa: F401 - imported for the cases that they add
 from tests.unit.verify.story import (
     CASES,
     S,

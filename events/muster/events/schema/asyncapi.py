@@ -29,6 +29,7 @@ from muster.events.levels import DeviceReport, NodeReport
 from muster.events.nodes import Device, DeviceHealthChanged, NodeRemoved, NodeSpec
 from muster.events.operations import (
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -81,6 +82,7 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     NodeRemoved(node="gpu-17", uid="4c4c4544-0042"),
     LeaseExtended(until_us=_AT_US, by="ada"),
     PolicySet(policy=Policy(), by="ada"),
+    LicencesSet(licences={"solver": 12}, by="ada"),
 )
 """One of each kind."""
 

@@ -12,21 +12,21 @@ from typing import Any
 
 import msgspec
 
+from muster.cluster.rules import LEVELS
+from muster.simulator.scenario.constraints import read_licences
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
     ELASTIC,
-    LICENCES,
     QUEUES,
     RESERVATIONS,
     SERVICES,
-    TOPOLOGY,
     NodeScene,
     read_jobs,
     read_node_fields,
     read_nodes,
     read_policy,
 )
-from muster.simulator.scenario.names import Mentions, read_one, split_unit
+from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import read_cpu, read_memory, whole
 from muster.simulator.scenario.reading import Value, read_file, read_text
 
@@ -57,6 +57,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     nodes: tuple[NodeScene, ...]
+    licences: dict[str, int]
     policy: dict[str, Any]
     steps: tuple[Step, ...]
     instants: tuple[int, ...]
@@ -86,10 +87,13 @@ def _scenario(document: Value, file: str) -> Scenario:
     for key in ("name", "cluster", "steps"):
         if key not in fields:
             raise document.error(f"has no {key}")
-    cluster = fields["cluster"].known("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
+    cluster = fields["cluster"].known("a cluster", ["nodes", "licences", "topology"])
     queues = _queues(fields["queues"]) if "queues" in fields else ["default"]
     mentions = Mentions(queues)
     nodes = read_nodes(cluster["nodes"]) if "nodes" in cluster and cluster["nodes"].data != [] else []
+    if "topology" in cluster:
+        nodes = _placed(cluster["topology"], nodes)
+    licences = read_licences(cluster["licences"]) if "licences" in cluster else {}
     policy = read_policy(fields["policy"]) if "policy" in fields else {}
     steps = [_step(item, mentions) for item in fields["steps"].items("steps")]
     if not any(step.expects or step.nevers for step in steps):
@@ -102,10 +106,25 @@ def _scenario(document: Value, file: str) -> Scenario:
         name=fields["name"].scalar_text(),
         about=about,
         nodes=tuple(nodes),
+        licences=licences,
         policy=policy,
         steps=tuple(steps),
         instants=tuple(sorted({at_us for at_us, _ in mentions.instants})),
     )
+
+
+def _placed(value: Value, nodes: list[NodeScene]) -> list[NodeScene]:
+    """The nodes in the domains that the topology names: level, then domain, then the names of its nodes."""
+    found = {node.name: node for node in nodes}
+    for level, domains in value.known("a topology", LEVELS[:-1]).items():
+        for domain, names in domains.mapping("domains").items():
+            for name in read_plain(names):
+                if name not in found:
+                    raise names.error(f"names the node {name!r}, which the cluster does not have")
+                if getattr(found[name], level):
+                    raise names.error(f"names {name!r}, which is in the {level} {getattr(found[name], level)!r} already")
+                found[name] = msgspec.structs.replace(found[name], **{level: domain})
+    return list(found.values())
 
 
 def _queues(value: Value) -> list[str]:
@@ -328,6 +347,7 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "foreign": _foreign,
     "policy": _policy,
     "repeat_last": _repeat,
+    "licences": lambda value, mentions: [read_licences(value)],
     "late": _late,
     "unreadable": _nodes,
     "readable": _nodes,
@@ -348,7 +368,6 @@ _VERBS_LATER = {
     "checkpoint": "checkpoints",
     "queue": QUEUES,
     "remove_queue": QUEUES,
-    "licences": LICENCES,
     "reserve": RESERVATIONS,
     "unreserve": RESERVATIONS,
 }

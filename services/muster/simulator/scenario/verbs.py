@@ -184,6 +184,10 @@ def _policy(world: World, changes: dict[str, Any]) -> None:
     world.set_policy(msgspec.structs.replace(world.policy, **changes))
 
 
+def _licences(world: World, licences: dict[str, int]) -> None:
+    world.set_licences(licences)
+
+
 def _late(world: World, args: tuple[str, int, int, str, int]) -> None:
     name, attempt, rank, report, code = args
     job, index = _of(world, name)
@@ -265,6 +269,7 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "device": _device,
     "foreign": _foreign,
     "policy": _policy,
+    "licences": _licences,
     "late": _late,
     "unreadable": _readable(False),
     "readable": _readable(True),
