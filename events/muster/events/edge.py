@@ -365,6 +365,10 @@ def check_constraints(asked: Constraints) -> None:
         for term in terms:
             for requirement in term.labels:
                 _check_requirement(f"request.constraints.{name}.labels", requirement)
+            if all(requirement.op in ("NotIn", "DoesNotExist") for requirement in term.labels):
+                raise Malformed(
+                    f"request.constraints.{name}.labels: needs In, Exists, Gt or Lt; else all jobs without labels are meant"
+                )
 
 
 def check_run(run: JobRun) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
+from muster.cluster.nodes import Node
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -170,9 +171,33 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt = task.attempt
     if attempt.instance.job.tagged:
         state.ledger.tags.stir(attempt.instance.job)
+    if attempt.evictions:
+        note_taints(state, attempt, task.node)
     attempt.held -= 1
     if not attempt.held:
         state.todo[attempt.instance] = None
+
+
+def note_taints(state: State, attempt: Attempt, node: Node) -> None:
+    """Until when the tasks of the attempt put up with the taints of this node, from when both are there."""
+    due = {taint: due_us for taint, due_us in attempt.evictions.items() if taint[0] != node.row}
+    for task in attempt.tasks.values():
+        for taint in node.spec.taints if task.holding and task.node is node and attempt.phase != "stop" else ():
+            span_us = task.shape.tolerated_us(taint)
+            if span_us is not None:
+                key = (node.row, taint.key, taint.value)
+                until_us = attempt.evictions.get(key, state.at_us + span_us)
+                due[key] = min(due.get(key, until_us), until_us)
+    attempt.evictions = due
+    set_eviction(state, attempt)
+
+
+def set_eviction(state: State, attempt: Attempt) -> None:
+    """When the first taint has been put up with for long enough."""
+    if attempt.evictions:
+        state.timers.evict.set(attempt.instance, min(attempt.evictions.values()))
+    else:
+        state.timers.evict.cancel(attempt.instance)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
@@ -289,6 +314,8 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
             shape = shapes[group]
         task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
         ledger.hold(task)
+        if shape.patient and node.spec.taints:
+            note_taints(state, attempt, node)
     if attempt.instance.job.tagged:
         ledger.tags.stir(attempt.instance.job)
     attempt.held += len(placements)
@@ -362,6 +389,9 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
+    if attempt.evictions:
+        attempt.evictions = {}
+        set_eviction(state, attempt)
     uncount(attempt)
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places

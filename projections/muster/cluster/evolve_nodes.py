@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import fault, release
+from muster.cluster.evolve_jobs import fault, note_taints, release
 from muster.cluster.jobs import Fault, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.rules import LEVELS, domain_of
@@ -64,6 +64,8 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
             fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
         elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
             fault(state, task.attempt, Fault("taint", 0, node.name, lost=True))
+        elif task.shape.patient:
+            note_taints(state, task.attempt, node)
     set_timer(state, node)
     _altered(state, node)
 

@@ -39,6 +39,7 @@ class Shape:
         "memory_mib",
         "needs_device",
         "numa",
+        "patient",
         "ports",
         "selector",
         "share",
@@ -62,6 +63,8 @@ class Shape:
         self.share: bool = not group.gpus and bool(group.gpu_milli or group.gpu_memory_mib)
         """Whether a task takes a part of one device."""
         self.needs_device: bool = bool(group.gpus) or self.share
+        self.patient: bool = any(toleration.seconds is not UNSET for toleration in group.tolerations)
+        """Whether some taint is put up with for a while only."""
         self.numa: str = group.numa or ""
         """required, preferred, or empty where it does not matter."""
         self.ports: tuple[int, ...] = group.ports or ()

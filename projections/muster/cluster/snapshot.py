@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from muster.cluster.evolve_jobs import count_running, enqueue, set_forget, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import count_running, enqueue, set_eviction, set_forget, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
@@ -503,6 +503,7 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
     else:
         set_timer(state, attempt)
         count_running(state, attempt)
+    set_eviction(state, attempt)
     if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None
     if (

@@ -133,7 +133,7 @@ class Lane(Generic[Owner]):
 class Timers:
     """All timers of a state."""
 
-    __slots__ = ("backoff", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
+    __slots__ = ("backoff", "evict", "forget", "immune", "lanes", "limit", "node", "nomination", "ready")
 
     def __init__(self) -> None:
         self.ready: Lane[Instance] = Lane(lambda instance: ("attempt", *instance.key))
@@ -142,6 +142,8 @@ class Timers:
         """When what runs needs a decision although nobody reports anything."""
         self.backoff: Lane[Instance] = Lane(lambda instance: ("backoff", *instance.key))
         self.immune: Lane[Instance] = Lane(lambda instance: ("immune", *instance.key))
+        self.evict: Lane[Instance] = Lane(lambda instance: ("evict", *instance.key))
+        """When a taint has been put up with for long enough."""
         self.forget: Lane[Job] = Lane(lambda job: ("forget", job.id, 0))
         self.node: Lane[Node] = Lane(lambda node: ("node", node.name, node.row))
         self.nomination: Lane[tuple[str, int]] = Lane(lambda key: ("nomination", *key))
@@ -150,6 +152,7 @@ class Timers:
             self.limit,
             self.backoff,
             self.immune,
+            self.evict,
             self.forget,
             self.node,
             self.nomination,

@@ -54,6 +54,15 @@ class Bound:
                 among = each.passes(self.around, job, among)
         return among
 
+    def code(self, job: Job) -> str:
+        """The first filter of jobs that leaves no row, or `resources`."""
+        among = self.placer.state.ledger.registered & ~self.placer.excluded(job.avoid)
+        for each in JOB_FILTERS.values():
+            among = each.passes(self.around, job, among)
+            if not among:
+                return each.code
+        return "resources"
+
     def closed(self, job: Job) -> int:
         """The rows from which others keep a job away that asks for nothing of the kind, as bits."""
         return self.around.unwelcome(job) | self.around.closed(job)

@@ -376,6 +376,7 @@ class Pass:
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""
         cache = self.placer.cache
+        cache.index.refresh()
         for shape in waiting.gang.shapes:
             among = registered = self.state.ledger.registered
             for each in cache.filters:
@@ -384,7 +385,8 @@ class Pass:
                     return each.code if registered else "no-nodes"
             if not among:
                 return "no-nodes"
-        return "resources"
+        head = waiting.head() if waiting.gang.rules is not None else None
+        return "resources" if head is None else self.placer.bound.code(head.job)
 
 
 def _give(taken: dict[int, list[tuple[Shape, tuple[int, ...]]]], gang: Gang, places: Sequence[Placement]) -> None:

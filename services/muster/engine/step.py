@@ -115,6 +115,8 @@ class Engine:
                 decision = liveness.due(state, node) if state.ledger.nodes[number] is node else None
             elif what == "attempt":
                 decision = lifecycle.overdue(state, owner)
+            elif what == "evict":
+                decision = lifecycle.evicted(state, owner)
             elif what == "nomination" and (name, number) in state.nominations:
                 decision = NominationEnded(job=name, instance=number, reason="deadline")
             if decision is not None:

@@ -87,7 +87,8 @@ def _affinity(job: Job, asked: Constraints, mine: list[Place], new: list[Place],
             return f"it wants to be near {term.labels} and is in {term.by} {list(here)}, they in {list(there)}"
     for term in asked.anti_affinity:
         there = {domain(node, term.by): None for other, _, node, _ in others if _about(term, other)}
-        own = [domain(node, term.by) for _, node, _ in [*mine, *new]] if _about(term, job) else []
+        there.pop("", None)
+        own = [domain(node, term.by) for _, node, _ in [*mine, *new] if _about(term, job) and domain(node, term.by)]
         if term.required and (len(dict.fromkeys(own)) < len(own) or any(domain(node, term.by) in there for _, node, _ in new)):
             return f"it wants to be away from {term.labels}, who are in {term.by} {list(there)} {own}"
     for other, _, node, _ in others:

@@ -189,7 +189,7 @@ class Judge:
         for place in places:
             group, on = attempt.instance.job.group_of(place.rank), self.world.rows.get(place.row)
             if group is not None and on is not None:
-                task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on)
+                task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on, placed_us=self.world.at_us)
                 on.tasks[task] = None
 
     def _tasks_at(self, instance: Instance, places: tuple[Placement, ...]) -> list[Place]:
@@ -305,6 +305,7 @@ class Judge:
             "time-limit": started and limit_us is not None and now_us >= attempt.started_us + limit_us,
             "ready-timeout": not started and self.world.led_us >= attempt.ready_by_us,
             "node-lost": 0 < attempt.degraded_until_us <= now_us,
+            "taint": any(task.out_of_patience(now_us) for task in attempt.tasks.values()),
             "finished": attempt.went_well(),
         }.get(event.reason, False)
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"

@@ -97,6 +97,16 @@ class Task:
     phase: str = "preparing"  # preparing, ready, running, exited, or why it was lost, as a reason to stop
     holds: bool = True
     code: int = 0
+    placed_us: int = 0
+
+    def out_of_patience(self, now_us: int) -> bool:
+        """Whether a taint of its node has been put up with for as long as it was to be."""
+        for taint, since_us in self.node.tainted_us.items() if self.holds else ():
+            for one in self.group.tolerations if taint.effect == "NoExecute" else ():
+                if one.seconds is not msgspec.UNSET and tolerates(one, taint):
+                    if now_us >= max(since_us, self.placed_us) + 1_000_000 * one.seconds:
+                        return True
+        return False
 
     def release(self, phase: str) -> None:
         """It holds nothing any more."""
@@ -121,6 +131,7 @@ class Node:
     quiet_us: int = 0  # what that was when it was held to be silent or lost
     silences: list[int] = field(default_factory=list)
     quarantined_until_us: int = 0
+    tainted_us: dict[nodes.Taint, int] = field(default_factory=dict)  # since when it has each of its taints
     tasks: dict[Task, None] = field(default_factory=dict)
 
     def clear(self, phase: str) -> None:
@@ -139,10 +150,12 @@ class Node:
 
 def tolerated(group: jobs.GroupRequest, taint: nodes.Taint) -> bool:
     """An empty key means every key, an empty effect every effect."""
-    return any(
-        (one.any_value or one.value == taint.value) and one.key in ("", taint.key) and one.effect in ("", taint.effect)
-        for one in group.tolerations
-    )
+    return any(tolerates(one, taint) for one in group.tolerations)
+
+
+def tolerates(one: jobs.Toleration, taint: nodes.Taint) -> bool:
+    """Whether this toleration is about this taint."""
+    return (one.any_value or one.value == taint.value) and one.key in ("", taint.key) and one.effect in ("", taint.effect)
 
 
 @dataclass(slots=True, eq=False)
@@ -282,6 +295,7 @@ class World:
             node.clear("node-rebooted")
             node.closed.pop("fenced", None)
         node.boot, node.spec, node.heard_us = event.boot, event.spec, self.led_us
+        node.tainted_us = {taint: node.tainted_us.get(taint, self.at_us) for taint in event.spec.taints}
         self.away.pop(node.row, None)
         now = {device.uuid: device for device in event.spec.devices}
         kept = [now.pop(old.uuid, msgspec.structs.replace(old, health="failed")) for old in node.devices]

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec import UNSET
 
-from muster.events.jobs import Constraints, GroupRequest, JobTerm, Licences, Requirement, Spread, Within
-from muster.events.nodes import Device, NodeRegistered, NodeSpec
+from muster.events.jobs import Constraints, GroupRequest, JobTerm, Licences, Requirement, Spread, Toleration, Within
+from muster.events.nodes import Device, NodeRegistered, NodeSpec, Taint
 from muster.events.operations import LicencesSet
-from tests.unit.verify.story import Story, at, case, cpu, ended, exited, nominated, preempted
+from tests.unit.verify.story import Story, at, case, cpu, ended, exited, nominated, preempted, stop
 
 NOISY = (Requirement(key="app", values=("noisy",)),)
 
@@ -153,3 +153,11 @@ def nobody_leaves_for_licences_who_has_none(bad: bool) -> Story:
     story.submit("h", cpu(1), priority=9, constraints=asked)
     named = nominated("h", (at(0, 0),), ("low",), story.now(100))
     return story.add(then=(named, preempted("low", "h", story.now())))
+
+
+@case("stop")
+def a_taint_is_put_up_with_for_its_time(bad: bool) -> Story:
+    patient = GroupRequest(tolerations=(Toleration(key="bad", any_value=True, seconds=10),))
+    story = racks("").submit("j", patient).run("j", at(0, 0))
+    story.node("n0", rack="", taints=(Taint(key="bad", effect="NoExecute"),)).wait(5 if bad else 10)
+    return story.add(then=(stop("j", "taint", story.now()),))

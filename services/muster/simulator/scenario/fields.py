@@ -167,11 +167,13 @@ def _number(amount: Exact) -> int | float:
 def _tolerations(value: Value) -> list[dict[str, Any]]:
     result = []
     for item in value.several():
-        head, colon, effect = item.string().rpartition(":")
-        if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            raise item.error(f"must be key=value:Effect, key:Effect or :Effect, not {item.said()}")
+        text, _, span = item.string().partition(" for ")
+        head, colon, effect = text.rpartition(":")
+        if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute") or (span and not span.isdecimal()):
+            raise item.error(f"must be key=value:Effect, key:Effect or :Effect (and ' for 300', in seconds), not {item.said()}")
         key, equals, label = head.partition("=")
-        result.append({"key": key, "value": label, "any_value": not equals, "effect": effect})
+        toleration = {"key": key, "value": label, "any_value": not equals, "effect": effect}
+        result.append(toleration | ({"seconds": int(span)} if span else {}))
     return result
 
 
