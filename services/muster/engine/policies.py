@@ -28,4 +28,7 @@ def unknown(policy: Policy) -> str:
     for score in policy.scores:
         if score.name not in SCORE_NAMES:
             return f"policy.scores: {score.name!r} does not exist; there are {', '.join(SCORE_NAMES)}"
+    weighed = [score.name for score in policy.scores if score.name in HOLDINGS]
+    if weighed and any(score.name == "best-fit" for score in policy.scores):
+        return f"policy.scores: 'best-fit' is an order of its own and cannot be weighed against {weighed[0]!r}; name one of them"
     return ""

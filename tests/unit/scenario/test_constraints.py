@@ -1,4 +1,4 @@
-"""Scenes about constraints: without the rule that they are about, each of them fails."""
+"""Scenes about constraints and scores: without the rule that they are about, each of them fails."""
 
 from pathlib import Path
 
@@ -29,6 +29,10 @@ SCENES = Path(__file__).parents[2] / "scenarios"
         ("ports", "no-filter-ports"),
         ("T12", "no-filter-numa"),
         ("job-filters", "no-gate"),
+        *[(f"score-{name}", f"no-score-{name}") for name in ("least-allocated", "most-allocated", "balanced", "spread")],
+        ("score-locality", "no-score-image-locality"),
+        ("score-locality", "no-score-data-locality"),
+        ("taint-for-a-while", "taints-for-ever"),
     ],
 )
 def test_without_its_rule_a_scene_fails(scene: str, mutant: str) -> None:

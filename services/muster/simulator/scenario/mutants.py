@@ -29,6 +29,7 @@ from muster.engine.filters import FILTERS, JOB_FILTERS
 from muster.engine.filters.resources import ResourcesFilter
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
+from muster.engine.scores import HOLDINGS, STATIC
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
 from muster.events.jobs import JobCancelRequested, JobReprioritised
@@ -89,6 +90,14 @@ def _ignored(kind: type[Event]) -> Mutant:
 
 def _passing_jobs(self: Any, around: Any, job: Job, among: int) -> int:
     return among
+
+
+def _in_one_tier(self: Any, index: Any, shape: Shape, among: int) -> list[tuple[int, int]]:
+    return [(0, among)]
+
+
+def _all_equal(self: Any, view: Any, shape: Shape, rows: Any) -> Any:
+    return rows * 0
 
 
 def _one_domain_for_all(self: Bound, levels: Any, among: int) -> Any:
@@ -382,6 +391,9 @@ MUTANTS: dict[str, Mutant] = {
         lambda: mock.patch("muster.engine.room.take_near", lambda node, shape, found: tuple(found[: shape.gpus])),
         lambda: mock.patch("muster.engine.room.with_room", lambda node, shape, free: free),
     ),
+    **{f"no-score-{name}": _instead(type(score), "split", _in_one_tier) for name, score in STATIC.items()},
+    **{f"no-score-{name}": _instead(type(made(Policy())), "row", _all_equal) for name, made in HOLDINGS.items()},
+    "taints-for-ever": _instead(Shape, "tolerated_us", lambda self, taint: None),
     "no-gate": lambda: mock.patch("muster.engine.step.gate", return_value=""),
     "no-domains": _instead(Bound, "_split", _one_domain_for_all),
     "largest-domain": _instead(Bound, "_parts", _largest_domain),
