@@ -7,10 +7,11 @@ is not free. Nothing here decides; asking changes nothing.
 import msgspec
 
 from muster.cluster.evolve_nodes import broken_place
-from muster.cluster.jobs import TERMINAL, Instance
+from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.advice import would_start
 from muster.engine.bounded import kept_off, short_in
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
@@ -45,10 +46,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """No node here could ever hold one task of some group, even with nothing on it."""
     summary: str
     lines: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+    """What would start it now, where that was asked: each was tried, and begins with if or when."""
 
 
-def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = None) -> Explanation:
-    """Why the instance is where it is.
+def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = None, advise: bool = False) -> Explanation:
+    """Why the instance is where it is; where it is to `advise`, what would start it now, which takes many trials.
 
     Raises:
         KeyError: the state does not know the job, or it has no such instance.
@@ -80,7 +83,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         kept, passing = kept_off(placer, job, passing)
         found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
-            found += _unfree(state, shape, name, passing)
+            found += unfree(state, shape, name, passing)
         domains = short_in(placer, job, group, passing)
         if domains:
             found = [reason for reason in found if reason.code != "fits"]
@@ -94,11 +97,21 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
     if not never:  # nobody's leaving would help
         lines.append(_about_preemption(state, instance))
-    return _answer(state, instance, tuple(reasons), never, "", tuple(lines))
+    advice: list[str] = []
+    if advise and registered and nomination is None:
+        advice = would_start(state, placer, job)
+        lines.append(f"it would start now {', or '.join(advice)}" if advice else "no small change of it alone would start it now")
+    return _answer(state, instance, tuple(reasons), never, "", tuple(lines), tuple(advice))
 
 
 def _answer(
-    state: State, instance: Instance, reasons: tuple[Reason, ...], never: bool, summary: str, lines: tuple[str, ...]
+    state: State,
+    instance: Instance,
+    reasons: tuple[Reason, ...],
+    never: bool,
+    summary: str,
+    lines: tuple[str, ...],
+    advice: tuple[str, ...] = (),
 ) -> Explanation:
     job = instance.job
     position = _position(state, instance)
@@ -120,6 +133,7 @@ def _answer(
         nodes=state.ledger.registered.bit_count(),
         reasons=reasons,
         never=never,
+        advice=advice,
         summary=summary,
         lines=(f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,),
     )
@@ -196,7 +210,7 @@ def _ever(state: State, placer: Placer, shape: Shape) -> bool:
     return bool(among)
 
 
-def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
+def unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
     """What is not free on the nodes that pass: the first amount that is short, of those that a task needs."""
     short: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -300,21 +314,41 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
 
 
 def _about_preemption(state: State, instance: Instance) -> str:
-    """Whether others could be preempted for it, and how many."""
+    """Whether others could be preempted for it, how many, and why the others not."""
     if not state.policy.preemption:
         return "preemption: off in the policy"
     job = instance.job
     victims = 0
-    protected = 0
+    kept: dict[str, int] = {}
     for other in state.jobs.values():
-        if other.open and other.queue == job.queue and other.priority < job.priority:
+        if other.open and other.queue == job.queue and other is not job:
             for each in other.instances:
-                if each.attempt is not None:
-                    if may_be_victim(state, each.attempt, job):
-                        victims += 1
-                    else:
-                        protected += 1
-    if not victims and not protected:
+                attempt = each.attempt
+                if attempt is None:
+                    continue
+                if may_be_victim(state, attempt, job):
+                    victims += 1
+                else:
+                    why = _kept_why(state, attempt, job)
+                    kept[why] = kept.get(why, 0) + 1
+    equal = kept.pop(NOT_LOWER, 0)
+    if not victims and not kept:
         return f"preemption: nothing of a priority below {job.priority} runs in queue {job.queue}"
-    kept = f"; {protected} of lower priority may not be (not preemptible, just started, or stopping already)" if protected else ""
-    return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{kept}"
+    rest = ", ".join([f"{count} {why}" for why, count in sorted(kept.items())])
+    protected = f"; {sum(kept.values())} of lower priority may not be ({rest})" if kept else ""
+    higher = f"; {equal} are {NOT_LOWER}" if equal else ""
+    return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{protected}{higher}"
+
+
+NOT_LOWER = "of equal or higher priority"
+
+
+def _kept_why(state: State, attempt: Attempt, job: Job) -> str:
+    other = attempt.instance.job
+    if other.priority >= job.priority:
+        return NOT_LOWER
+    if attempt.phase == "stop":
+        return "stopping already"
+    if not other.request.preemptible:
+        return "not preemptible"
+    return f"started less than {state.policy.min_runtime_us // 1_000_000} s ago"

@@ -316,7 +316,7 @@ def _reason(world: World, wanted: list[tuple[str, list[str]]]) -> str | None:
         if not found:
             return f"{name} is not there"
         for instance in found:
-            said = "; ".join(explain(world.state, instance.job.id, instance.index).lines)
+            said = "; ".join(explain(world.state, instance.job.id, instance.index, advise=True).lines)
             if any(text.lower() not in said.lower() for text in texts):
                 return f"{name}: {said}"
     return None
