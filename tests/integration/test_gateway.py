@@ -115,6 +115,12 @@ def test_reads_say_what_was_at_a_cycle(client: httpx.Client) -> None:
     assert client.get(f"/jobs/{second['job']}", params={"at": first["cycle"]}).status_code == 404
     explained = client.get(f"/jobs/{second['job']}/explain", params={"at": second["cycle"]}).json()
     assert explained["cycle"] == second["cycle"]
+    advised = client.get(f"/jobs/{second['job']}/explain", params={"advise": "true"}).json()
+    assert isinstance(advised["advice"], list)
+    assert client.get(f"/jobs/{second['job']}/why-not/nowhere").status_code == 404
+    licences = client.put("/licences", json={"licences": {"solver": 3}})
+    assert licences.status_code == 202
+    assert client.put("/licences", json={"licences": {"solver": -1}}).status_code == 422
     assert client.get("/state", params={"at": 2}).json()["cycle"] == 2
     assert client.get("/state", params={"at": 10**9}).status_code == 404
 

@@ -34,6 +34,7 @@ JOBS = ("schema-1", "schema-2", "schema-3")
 REAL = {
     "job": st.sampled_from(JOBS),
     "name": st.just("n0"),
+    "node": st.just("n0"),
     "operation": st.sampled_from(["cordon", "uncordon", "drain"]),
     "wanted": st.just("nothing"),
 }

@@ -92,10 +92,12 @@ class Plays:
         self.rebuilt = Engine(snapshot.decode(data))
 
 
-def story(random: Random, cycles: int, plays: Plays | None = None, kind: bool = False, nodes: int = 4) -> tuple[Plays, Chaos]:
+def story(
+    random: Random, cycles: int, plays: Plays | None = None, kind: bool = False, nodes: int = 4, sort: type[Chaos] = Chaos
+) -> tuple[Plays, Chaos]:
     """Some cycles of chaos."""
     plays = plays or Plays()
-    chaos = Chaos(random, plays.state, nodes, kind)
+    chaos = sort(random, plays.state, nodes, kind)
     plays.step([PolicySet(policy=policy(random, tight=not kind)), *chaos.nodes()], plays.state.at_us + S)
     for _ in range(cycles):
         if not kind and random.random() < 0.03:

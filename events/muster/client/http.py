@@ -21,7 +21,7 @@ from muster.events.codec import UnknownKind, decode_entry, encode
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRemoved
-from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned, PolicySet
+from muster.events.operations import LicencesSet, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned, PolicySet
 from muster.events.registry import KINDS, VERSIONS
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
@@ -111,6 +111,8 @@ class HttpChannel:
             answer = await self._post(f"/jobs/{_part(event.job)}/priority", msgspec.json.encode({"priority": event.priority}))
         elif isinstance(event, PolicySet):
             answer = await self._send("PUT", "/policy", content=encode(event.policy))
+        elif isinstance(event, LicencesSet):
+            answer = await self._send("PUT", "/licences", content=msgspec.json.encode({"licences": event.licences}))
         elif (verb := VERBS.get(type(event))) is not None:
             answer = await self._post(f"/nodes/{_part(event.node)}/{verb}", b"")  # type: ignore[union-attr]
         else:

@@ -28,6 +28,7 @@ from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import (
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -59,6 +60,7 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         PolicySet,
         QueueSet,
         QueueRemoved,
+        LicencesSet,
     ),
 }
 """What each topic brings."""
@@ -142,7 +144,7 @@ def key_of(event: Input) -> str:
             return about
     if isinstance(event, QueueSet | QueueRemoved):
         return "queues"
-    return "policy" if isinstance(event, PolicySet) else "lease"
+    return {"PolicySet": "policy", "LicencesSet": "licences"}.get(type(event).__name__, "lease")
 
 
 def to_message(topic: str, event: Input, source: str, id: str, time_us: int) -> tuple[list[tuple[str, bytes]], bytes]:

@@ -13,7 +13,7 @@ import msgspec
 
 from muster.events.base import BODY_MAX_BYTES, ENVIRONMENT_MAX_BYTES, JOB_PATTERN, NAME_PATTERN, Event
 from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submission, encode, encode_lines
-from muster.events.jobs import JobRequest, JobRun, JobSubmitted
+from muster.events.jobs import Constraints, JobRequest, JobRun, JobSubmitted, Requirement
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
 from muster.events.patterns import Check, Lines, Texts, checker, patterned
@@ -332,7 +332,9 @@ def check_request(request: JobRequest) -> None:
         if group.gpus and group.gpu_milli:
             raise Malformed(f"request.groups[{group.name}]: gpus and gpu_milli exclude each other")
         for requirement in group.selector:
-            _check_requirement(group.name, requirement.key, requirement.op, requirement.values)
+            _check_requirement(f"request.groups[{group.name}].selector", requirement)
+        if group.ports and len(dict.fromkeys(group.ports)) != len(group.ports):
+            raise Malformed(f"request.groups[{group.name}].ports: one port stands twice")
         names.append(group.name)
     if tasks > 100_000:
         raise Malformed(f"request.groups: {tasks} tasks in one instance; at most 100000 are taken")
@@ -346,6 +348,34 @@ def check_request(request: JobRequest) -> None:
         raise Malformed(f"request.success names the group {request.success!r}, which is not there")
     if any(group.name == request.success and not group.min for group in request.groups):
         raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
+    if request.constraints:
+        check_constraints(request.constraints)
+
+
+def check_constraints(asked: Constraints) -> None:
+    """What the types cannot say about constraints.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    for name, keys in (
+        ("within", [one.level for one in asked.within]),
+        ("spread", [one.level for one in asked.spread]),
+        ("licences", [one.name for one in asked.licences]),
+    ):
+        if len(dict.fromkeys(keys)) != len(keys):
+            raise Malformed(f"request.constraints.{name}: one {'name' if name == 'licences' else 'level'} stands twice")
+    for spread in asked.spread:
+        if not spread.most and not spread.skew:
+            raise Malformed(f"request.constraints.spread: {spread.level} needs most or skew, of 1 or more")
+    for name, terms in (("affinity", asked.affinity), ("anti_affinity", asked.anti_affinity)):
+        for term in terms:
+            for requirement in term.labels:
+                _check_requirement(f"request.constraints.{name}.labels", requirement)
+            if all(requirement.op in ("NotIn", "DoesNotExist") for requirement in term.labels):
+                raise Malformed(
+                    f"request.constraints.{name}.labels: needs In, Exists, Gt or Lt; else all jobs without labels are meant"
+                )
 
 
 def check_run(run: JobRun) -> None:
@@ -450,8 +480,8 @@ def _raise(bad: tuple[str, str] | None) -> None:
         raise Malformed(f"{place.removeprefix('.')}: {text}")
 
 
-def _check_requirement(group: str, key: str, op: str, values: tuple[str, ...]) -> None:
-    where = f"request.groups[{group}].selector[{key}]"
+def _check_requirement(place: str, requirement: Requirement) -> None:
+    op, values, where = requirement.op, requirement.values, f"{place}[{requirement.key}]"
     if op in ("Exists", "DoesNotExist"):
         if values:
             raise Malformed(f"{where}: {op} takes no values")

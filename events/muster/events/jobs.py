@@ -26,6 +26,8 @@ from muster.events.base import (
     Text,
 )
 
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+
 
 class Requirement(Part, frozen=True, kw_only=True):
     """One condition on a node's labels: `key op values`."""
@@ -45,6 +47,58 @@ class Toleration(Part, frozen=True, kw_only=True):
     value: Label = ""
     any_value: bool = False
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    seconds: Annotated[int, Meta(ge=0, le=10**9)] | UnsetType = UNSET
+    """For so long a taint `NoExecute` is put up with, from when both the taint and the task are there; unset means for ever."""
+
+
+Level = Literal["zone", "block", "rack", "nvlink_domain", "node"]
+"""The levels of the topology. A domain is one value of a level, as the nodes name it; its names are unique in a cell."""
+
+
+class Within(Part, frozen=True, kw_only=True):
+    """All tasks of an instance stand in one domain of this level; where it is only preferred, in as few as can be."""
+
+    level: Level
+    required: bool = True
+
+
+class Spread(Part, frozen=True, kw_only=True):
+    """The tasks of an instance stand apart. At least one of `most` and `skew` is set; 0 means that it bounds nothing."""
+
+    level: Level
+    most: TaskMinimum = 0
+    """So many tasks in one domain at most."""
+    skew: TaskMinimum = 0
+    """So many more than in the emptiest domain that could take one, at most."""
+
+
+class JobTerm(Part, frozen=True, kw_only=True):
+    """The tasks of the jobs whose labels meet every requirement, and the level at which to be together or apart."""
+
+    labels: Annotated[tuple[Requirement, ...], Meta(min_length=1, max_length=16)]
+    by: Level = "node"
+    required: bool = True
+
+
+class Licences(Part, frozen=True, kw_only=True):
+    """So many of a consumable of the whole cell, held from the binding of an attempt until its last task is gone."""
+
+    name: Name
+    count: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 1
+
+
+class Constraints(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job asks of its places beyond what each task needs. What is not asked is not written."""
+
+    within: Annotated[tuple[Within, ...], Meta(max_length=5)] = ()
+    spread: Annotated[tuple[Spread, ...], Meta(max_length=5)] = ()
+    affinity: Annotated[tuple[JobTerm, ...], Meta(max_length=8)] = ()
+    """Each task stands in a domain in which a task of such a job is held."""
+    anti_affinity: Annotated[tuple[JobTerm, ...], Meta(max_length=8)] = ()
+    """Each task stands in a domain in which no task of such a job is held; and such a job is kept away from it."""
+    exclusive: bool = False
+    """Nothing of another job shares a node with it."""
+    licences: Annotated[tuple[Licences, ...], Meta(max_length=16)] = ()
 
 
 class GroupRequest(Part, frozen=True, kw_only=True):
@@ -68,6 +122,14 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     """In order of preference; empty means any."""
     selector: Annotated[tuple[Requirement, ...], Meta(max_length=32)] = ()
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
+    numa: Literal["required", "preferred"] | UnsetType = UNSET
+    """Whether the devices, the CPU and the memory of a task are of one NUMA node."""
+    ports: Annotated[tuple[Port, ...], Meta(max_length=16)] | UnsetType = UNSET
+    """Ports of its node that a task takes for itself."""
+    image: Annotated[str, Meta(max_length=512)] | UnsetType = UNSET
+    """The image for which the score `image-locality` looks."""
+    datasets: Annotated[tuple[Label, ...], Meta(max_length=16)] | UnsetType = UNSET
+    """The data sets for which the score `data-locality` looks."""
 
 
 class Dependency(Part, frozen=True, kw_only=True):
@@ -104,6 +166,7 @@ class JobRequest(Part, frozen=True, kw_only=True):
     success: Annotated[str, Meta(max_length=63)] = ""
     """Name of the group whose tasks decide the outcome; empty means all."""
     labels: Labels = {}
+    constraints: Constraints | UnsetType = UNSET
 
 
 class JobRun(Part, frozen=True, kw_only=True):

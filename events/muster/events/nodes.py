@@ -7,7 +7,7 @@ another node.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.events.base import (
     DEVICES_MAX,
@@ -65,6 +65,12 @@ class NodeSpec(Part, frozen=True, kw_only=True):
     block: Label = ""
     rack: Label = ""
     nvlink_domain: Label = ""
+    numa: Annotated[int, Meta(ge=1, le=64)] | UnsetType = UNSET
+    """Over how many NUMA nodes its CPU and memory are split, evenly; unset means 1. A device says its own."""
+    images: Annotated[tuple[Label, ...], Meta(max_length=256)] | UnsetType = UNSET
+    """Images that need not be fetched."""
+    datasets: Annotated[tuple[Label, ...], Meta(max_length=256)] | UnsetType = UNSET
+    """Data sets that are near."""
 
 
 class NodeRegistered(Event, frozen=True, kw_only=True):

@@ -125,12 +125,22 @@ class Policy(Part, frozen=True, kw_only=True):
     """By so many priorities at most."""
     backfill: Backfill | UnsetType = UNSET
     """Unset, nothing is planned: whoever fits starts, whatever that does to those above it who do not."""
+    job_filters: Annotated[tuple[Label, ...], Meta(max_length=32)] | UnsetType = UNSET
+    """The filters about fields that few jobs have; unset means every one that there is. A job that asks for what none of them
+    looks at is rejected; one that asks for nothing of the kind is decided as if they did not exist."""
 
 
 class PolicySet(Event, frozen=True, kw_only=True):
     """From here on decisions follow this policy."""
 
     policy: Policy
+    by: Text = ""
+
+
+class LicencesSet(Event, frozen=True, kw_only=True):
+    """From here on the cell has these consumables and no others. With fewer than are held nothing ends, and none is given."""
+
+    licences: Annotated[dict[Annotated[str, Meta(min_length=1, max_length=63)], Quantity], Meta(max_length=256)] = {}
     by: Text = ""
 
 

@@ -30,6 +30,7 @@ INPUTS: dict[str, type[Event]] = {
         operations.PolicySet,
         queues.QueueSet,
         queues.QueueRemoved,
+        operations.LicencesSet,
         operations.LossAccepted,
         operations.InputRefused,
         operations.EntryQuarantined,

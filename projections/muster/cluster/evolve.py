@@ -17,7 +17,7 @@ from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
 from muster.events.base import Event
-from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, LossAccepted, PolicySet
+from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, LicencesSet, LossAccepted, PolicySet
 from muster.events.record import Cycle, TermStarted
 
 
@@ -140,6 +140,11 @@ def _lease_extended(state: State, event: LeaseExtended) -> None:
         evolve_nodes.set_timer(state, state.ledger.node(row))
 
 
+def _licences_set(state: State, event: LicencesSet) -> None:
+    state.licences = dict(sorted(event.licences.items()))
+    state.wakes += 1
+
+
 def _nothing(state: State, event: InputRefused | EntryQuarantined | LossAccepted) -> None:
     """It is written down and changes nothing."""
 
@@ -152,6 +157,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_plans.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
+    LicencesSet: _licences_set,
     InputRefused: _nothing,
     LossAccepted: _nothing,
     EntryQuarantined: _nothing,

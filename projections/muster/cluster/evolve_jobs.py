@@ -10,6 +10,7 @@ from typing import Any
 from muster.cluster import dependencies
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
+from muster.cluster.nodes import Node
 from muster.cluster.plans import dropped, length_us
 from muster.cluster.queuetree import QueueTree, task_amounts, tasks_amounts
 from muster.cluster.shapes import intern_gang
@@ -193,6 +194,10 @@ def release(state: State, task: Task, phase: str) -> None:
     if state.plans.on:
         state.plans.moved.append(task.node.row)
     attempt = task.attempt
+    if attempt.instance.job.tagged:
+        state.ledger.tags.stir(attempt.instance.job)
+    if attempt.evictions:
+        note_taints(state, attempt, task.node)
     attempt.held -= 1
     if attempt.charge is not None:
         _charge_less(state, attempt, task)
@@ -215,6 +220,28 @@ def _charge_less(state: State, attempt: Attempt, task: Task) -> None:
         attempt.charge = None
         queue.attempts.pop(attempt, None)
     tree.release(queue, job.user, less)
+
+
+def note_taints(state: State, attempt: Attempt, node: Node) -> None:
+    """Until when the tasks of the attempt put up with the taints of this node, from when both are there."""
+    due = {taint: due_us for taint, due_us in attempt.evictions.items() if taint[0] != node.row}
+    for task in attempt.tasks.values():
+        for taint in node.spec.taints if task.holding and task.node is node and attempt.phase != "stop" else ():
+            span_us = task.shape.tolerated_us(taint)
+            if span_us is not None:
+                key = (node.row, taint.key, taint.value)
+                until_us = attempt.evictions.get(key, state.at_us + span_us)
+                due[key] = min(due.get(key, until_us), until_us)
+    attempt.evictions = due
+    set_eviction(state, attempt)
+
+
+def set_eviction(state: State, attempt: Attempt) -> None:
+    """When the first taint has been put up with for long enough."""
+    if attempt.evictions:
+        state.timers.evict.set(attempt.instance, min(attempt.evictions.values()))
+    else:
+        state.timers.evict.cancel(attempt.instance)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
@@ -338,8 +365,12 @@ def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) ->
             shape = shapes[group]
         task = tasks[rank] = Task(attempt, rank, group, shape, node, placement.devices, since)
         ledger.hold(task)
+        if shape.patient and node.spec.taints:
+            note_taints(state, attempt, node)
     if state.plans.on:
         state.plans.move([placement.row for placement in placements])
+    if attempt.instance.job.tagged:
+        ledger.tags.stir(attempt.instance.job)
     attempt.held += len(placements)
 
 
@@ -424,6 +455,9 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
+    if attempt.evictions:
+        attempt.evictions = {}
+        set_eviction(state, attempt)
     uncount(attempt)
     if state.tree is not None:
         if attempt.charge is not None:
@@ -435,6 +469,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
             state.ledger.free(task.node.row)
     if state.plans.on:
         move_ends(state, attempt)
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -661,6 +697,8 @@ def enqueue(state: State, instance: Instance) -> None:
 
 
 def _leave_pending(state: State, instance: Instance) -> None:
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if instance.waits is not None:
         if state.deferred and state.pending.last_of_class(instance):
             state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)

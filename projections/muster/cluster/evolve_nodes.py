@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import charge_attempt, fault, release
+from muster.cluster.evolve_jobs import charge_attempt, fault, note_taints, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.queuetree import nominated_amounts
+from muster.cluster.rules import LEVELS, domain_of
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event
 from muster.events.decisions import NodeLost, NodeQuarantined, NodeReleased, NodeReturned, NodeSilent
@@ -46,7 +47,10 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         node.fenced = False
         lose_tasks(state, node, "node-rebooted")
     charged = _uncharge(state, node) if state.tree is not None else []
+    moved = any(domain_of("", node.spec, level) != domain_of("", event.spec, level) for level in LEVELS)
     node.spec = event.spec
+    if moved:
+        state.ledger.tags.moved(state.ledger.nodes)
     node.heard_us = state.at_us
     set_timer(state, node)
     known = {device.uuid: device for device in node.devices}
@@ -66,6 +70,8 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
             fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
         elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
             fault(state, task.attempt, Fault("taint", 0, node.name, lost=True))
+        elif task.shape.patient:
+            note_taints(state, task.attempt, node)
     set_timer(state, node)
     _altered(state, node)
 

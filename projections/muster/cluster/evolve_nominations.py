@@ -77,6 +77,8 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
     instance = nomination.instance
     if state.tree is not None and nomination.charge is not None:
         state.tree.release(state.tree.of(instance.job.queue), instance.job.user, nomination.charge)
+    if instance.job.tagged:
+        state.ledger.tags.stir(instance.job)
     if instance.waits is not None:
         state.pending.discard(instance)
         enqueue(state, instance)

@@ -103,7 +103,23 @@ def check_rebuild(state: State) -> None:
     width = max(len(ledger.whole), len(rebuilt.whole))
     whole = [index.whole + [0] * (width - len(index.whole)) for index in (ledger, rebuilt)]
     check(whole[0] == whole[1], "the index of whole devices differs from the rebuilt one")
+    _check_tags(state, other)
     check(sorted(ledger.free_rows) == sorted(rebuilt.free_rows), "the free rows differ from the rebuilt ones")
+
+
+def _check_tags(state: State, other: State) -> None:
+    """What is counted of tagged jobs is what holding everything anew comes to."""
+    mine, anew = state.ledger.tags, other.ledger.tags
+    check(mine.held == anew.held, f"{mine.held} tasks of tagged jobs counted, {anew.held} anew")
+    used = [sorted([(name, count) for name, count in each.used.items() if count]) for each in (mine, anew)]
+    check(used[0] == used[1], f"licences in use: {used[0]}, counted anew {used[1]}")
+    check(mine.owners == anew.owners, f"rows of exclusive jobs: {mine.owners}, counted anew {anew.owners}")
+    for name, terms in (("carried", mine.carried), ("watched", mine.watched)):
+        for term, counted in terms.items():
+            found = anew.carried.get(term) if name == "carried" else anew.watch(term, other.ledger.nodes)
+            domains = found.by_domain if found is not None else {}
+            check(counted.by_domain == domains, f"{name} {term}: {counted.by_domain}, counted anew {domains}")
+    check(len(mine.carried) == len(anew.carried), f"{len(mine.carried)} terms are carried, counted anew {len(anew.carried)}")
 
 
 def _running(state: State) -> dict[tuple[str, int], int]:

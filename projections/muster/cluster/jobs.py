@@ -10,6 +10,7 @@ import msgspec
 
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Gang, Shape
+from muster.events.codec import encode
 from muster.events.jobs import Dependency, JobRequest, JobRun
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Attempt(Kept):
     fault: Fault | None = None
     """What went wrong and is not decided yet."""
     degraded_until_us: int = 0
+    evictions: dict[tuple[int, str, str], int] = {}
+    """Until when taints are put up with: by row, key and value of the taint."""
     tasks: dict[int, Task] = {}
     """By rank. A member that was replaced is the new one."""
     ready: int = 0
@@ -160,6 +163,10 @@ class Job(Kept):
     """What does not hold yet and must, before anything of it is placed (`muster.cluster.dependencies`)."""
     next: int = 0
     """The first instance that is not in play yet: with `at_once`, those from here on wait for earlier ones to end."""
+    tag: str = ""
+    """Its labels, as one text: equal for equal labels, empty for none."""
+    tagged: bool = False
+    """It has labels or rules: `muster.cluster.tags` counts its tasks."""
 
 
 def job_of(
@@ -167,14 +174,21 @@ def job_of(
 ) -> Job:
     """A job that was submitted at `at_us`, with its instances, all pending."""
     array = request.array
+    job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array or 1)
+    job.limit_us = request.time_limit_us
+    mark(job)
     if array is None:
-        job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, 1)
-        job.limit_us = request.time_limit_us
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
         job.next = 1
         return job
-    job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array)
-    job.limit_us = request.time_limit_us
     job.instances = [Instance(job, index, (id, index), (*place, index)) for index in range(array)]
     job.next = min(array, request.at_once or array)
     return job
+
+
+def mark(job: Job) -> None:
+    """Say what of a job is counted beside its amounts."""
+    labels = job.request.labels
+    if labels:
+        job.tag = encode(labels).decode()
+    job.tagged = bool(labels) or job.gang.rules is not None

@@ -17,6 +17,7 @@ from typing import Final
 
 from muster.cluster.jobs import Task
 from muster.cluster.nodes import LEVELS, Node
+from muster.cluster.tags import Tags
 
 HISTORY_MAX: Final = 4096
 CPU_LEVELS: Final = 54
@@ -42,6 +43,7 @@ class Ledger:
         "registered",
         "released",
         "rows",
+        "tags",
         "touched",
         "touched_base",
         "truly",
@@ -50,6 +52,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.nodes: list[Node | None] = []
+        self.tags = Tags()
         self.rows: dict[str, int] = {}
         """Row by name."""
         self.free_rows: list[int] = []
@@ -92,6 +95,8 @@ class Ledger:
         """The task holds its place from now on. Cost: its devices."""
         node = task.node
         node.tasks[task] = None
+        if task.attempt.instance.job.tagged:
+            self.tags.hold(task)
         self.dirty.append(node.row)
         if not node.plain:
             node.recount()
@@ -123,6 +128,8 @@ class Ledger:
         """The task holds nothing any more. Cost: its devices."""
         node = task.node
         del node.tasks[task]
+        if task.attempt.instance.job.tagged:
+            self.tags.release(task)
         row = node.row
         self.dirty.append(row)
         self.released.append(row)

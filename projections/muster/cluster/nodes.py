@@ -53,13 +53,14 @@ class Device:
 class Claim:
     """What the places of a nomination need of one node. Of all claims together what their victims still hold is kept already."""
 
-    __slots__ = ("cpu_milli", "devices", "disk_mib", "memory_mib", "tasks")
+    __slots__ = ("cpu_milli", "devices", "disk_mib", "memory_mib", "ports", "tasks")
 
     def __init__(self) -> None:
         self.cpu_milli = 0
         self.memory_mib = 0
         self.disk_mib = 0
         self.tasks = 0
+        self.ports: tuple[int, ...] = ()
         self.devices: dict[int, int] = {}
         """Units by device index."""
 
@@ -69,6 +70,7 @@ class Claim:
         self.memory_mib += shape.memory_mib
         self.disk_mib += shape.disk_mib
         self.tasks += 1
+        self.ports += shape.ports
         for index in devices:
             device = node.devices[index]
             units = device.units if shape.gpus else shape.units(device.memory_mib)

@@ -1,9 +1,9 @@
 """Who waits, in which order.
 
-Pending instances stand in *classes*: those of one queue, one priority, one gang and one set of nodes to avoid, and of one
-length where starts are planned. If one of them cannot be placed then none of its class can, so a pass asks each class
-once. Inside a class the order is that of submission; between classes it is priority, then the place of the first in
-each. A requeued instance keeps its place.
+Pending instances stand in *classes*: those of one queue, one priority, one gang, the same labels and the same nodes to
+avoid, and of one length where starts are planned. If one of them cannot be placed then none of its class can, so a pass asks
+each class once. Inside a class the order is that of submission; between classes it is priority, then the place of the first
+in each. A requeued instance keeps its place.
 """
 
 import heapq
@@ -99,7 +99,8 @@ class PendingQueue:
         """It waits from now on. One that is nominated or planned is a class of its own, `alone`; `user` where the queue tells
         users apart."""
         job = instance.job
-        key: ClassKey = (job.queue, job.priority, job.gang.key, job.avoid, user, length_us, instance.key if alone else None)
+        gang = f"{job.gang.key}{job.tag}" if job.tag else job.gang.key
+        key: ClassKey = (job.queue, job.priority, gang, job.avoid, user, length_us, instance.key if alone else None)
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)

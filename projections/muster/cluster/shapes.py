@@ -1,16 +1,18 @@
 """Shapes: what makes two tasks equal for placement, and what makes two instances equal in a queue.
 
-A `Shape` is one group's request without its name and its counts. A `Gang` is the list of shapes with counts of one
-job. Both are interned by value, bounded, and hold nothing that the request does not say: they may be dropped at any
-time.
+A `Shape` is one group's request without its name and its counts. A `Gang` is the list of shapes with counts of one job, and
+what the job asks of all its places together (`muster.cluster.rules`). Both are interned by value, bounded, and hold nothing
+that the request does not say: they may be dropped at any time.
 """
 
 import hashlib
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from muster.events.jobs import GroupRequest, JobRequest, Requirement, Toleration
+from muster.cluster.rules import Rules, intern_rules
+from muster.events.jobs import Constraints, GroupRequest, JobRequest, Requirement, Toleration
 from muster.events.nodes import Taint
 
 INTERNED_MAX: Final = 65_536
@@ -25,16 +27,23 @@ class Shape:
     __slots__ = (
         "cpu_level",
         "cpu_milli",
+        "datasets",
         "disk_mib",
         "gpu_memory_mib",
         "gpu_milli",
         "gpu_models",
         "gpus",
+        "image",
         "key",
         "memory_mib",
         "needs_device",
+        "numa",
+        "patient",
+        "ports",
         "selector",
         "share",
+        "special",
+        "strict",
         "tolerations",
     )
 
@@ -53,16 +62,28 @@ class Shape:
         self.share: bool = not group.gpus and bool(group.gpu_milli or group.gpu_memory_mib)
         """Whether a task takes a part of one device."""
         self.needs_device: bool = bool(group.gpus) or self.share
+        self.patient: bool = any(toleration.seconds is not UNSET for toleration in group.tolerations)
+        """Whether some taint is put up with for a while only."""
+        self.numa: str = group.numa or ""
+        """required, preferred, or empty where it does not matter."""
+        self.ports: tuple[int, ...] = group.ports or ()
+        self.image: str = group.image or ""
+        self.datasets: tuple[str, ...] = group.datasets or ()
+        self.special: bool = bool(self.ports) or self.numa == "required"
+        """Whether more has to be asked of a node than amounts and devices."""
+        strict = msgspec.structs.replace(group, numa="required") if self.numa == "preferred" else None
+        self.strict: Shape | None = None if strict is None else Shape(strict)
+        """Where one NUMA node is preferred: the shape that requires it, which is tried first."""
         self.key: str = hashlib.blake2b(_plain(group), digest_size=8).hexdigest()
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether a task puts up with this taint."""
-        return any(
-            (not toleration.key or toleration.key == taint.key)
-            and (toleration.any_value or toleration.value == taint.value)
-            and (not toleration.effect or toleration.effect == taint.effect)
-            for toleration in self.tolerations
-        )
+        """Whether a task puts up with this taint, be it for a while only."""
+        return any(_fits(toleration, taint) for toleration in self.tolerations)
+
+    def tolerated_us(self, taint: Taint) -> int | None:
+        """For how long a task puts up with this taint; None for ever. Of several tolerations the shortest counts."""
+        spans = [one.seconds * 1_000_000 for one in self.tolerations if one.seconds is not UNSET and _fits(one, taint)]
+        return min(spans) if spans and taint.effect == "NoExecute" else None
 
     def units(self, device_memory_mib: int) -> int:
         """What a task holds of one device that it shares, in units (thousandths of a MiB of its memory).
@@ -97,15 +118,23 @@ _DEFAULTS: Final = msgspec.to_builtins(GroupRequest())
 def _plain(group: GroupRequest) -> bytes:
     """The canonical request without its name and its counts."""
     said = msgspec.to_builtins(msgspec.structs.replace(group, name="task", count=1, min=1))
-    return msgspec.json.encode({name: value for name, value in said.items() if name in _ALWAYS or value != _DEFAULTS[name]})
+    return msgspec.json.encode({name: value for name, value in said.items() if name in _ALWAYS or value != _DEFAULTS.get(name)})
+
+
+def _fits(toleration: Toleration, taint: Taint) -> bool:
+    return (
+        (not toleration.key or toleration.key == taint.key)
+        and (toleration.any_value or toleration.value == taint.value)
+        and (not toleration.effect or toleration.effect == taint.effect)
+    )
 
 
 class Gang:
     """The groups of an instance: shapes with counts. A single task is a gang of one."""
 
-    __slots__ = ("counts", "digest", "key", "minima", "offsets", "shapes", "single", "tasks")
+    __slots__ = ("counts", "digest", "key", "minima", "offsets", "rules", "shapes", "single", "tasks")
 
-    def __init__(self, groups: tuple[GroupRequest, ...]) -> None:
+    def __init__(self, groups: tuple[GroupRequest, ...], asked: Constraints | UnsetType = UNSET) -> None:
         self.shapes: tuple[Shape, ...] = tuple([intern_shape(group) for group in groups])
         self.counts: tuple[int, ...] = tuple([group.count for group in groups])
         self.minima: tuple[int, ...] = tuple([group.min for group in groups])
@@ -121,7 +150,10 @@ class Gang:
         self.key: str = "+".join(
             f"{shape.key}x{count}m{least}" for shape, count, least in zip(self.shapes, self.counts, self.minima, strict=True)
         )
-
+        self.rules: Rules | None = intern_rules(asked)
+        """What it asks beyond the shapes; None where it asks nothing."""
+        if self.rules is not None:
+            self.key += f"!{self.rules.key}"
         self.digest: str = hashlib.blake2b(self.key.encode(), digest_size=8).hexdigest()
         """The name of the gang's shape in the log."""
 
@@ -135,7 +167,7 @@ class Gang:
 
 _shapes: dict[GroupRequest, Shape] = {}
 _by_key: dict[str, Shape] = {}
-_gangs: dict[tuple[GroupRequest, ...], Gang] = {}
+_gangs: dict[tuple[tuple[GroupRequest, ...], Constraints | UnsetType], Gang] = {}
 
 
 def intern_shape(group: GroupRequest) -> Shape:
@@ -151,10 +183,11 @@ def intern_shape(group: GroupRequest) -> Shape:
 
 
 def intern_gang(request: JobRequest) -> Gang:
-    """The gang of a request; equal groups give the same object while it is kept."""
-    gang = _gangs.get(request.groups)
+    """The gang of a request; equal groups and constraints give the same object while it is kept."""
+    key = request.groups, request.constraints
+    gang = _gangs.get(key)
     if gang is None:
         if len(_gangs) >= INTERNED_MAX:
             _gangs.clear()
-        gang = _gangs[request.groups] = Gang(request.groups)
+        gang = _gangs[key] = Gang(request.groups, request.constraints)
     return gang

@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from muster.cluster import dependencies
-from muster.cluster.evolve_jobs import count_running, enqueue, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import count_running, enqueue, set_eviction, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.evolve_queues import plant
-from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task
+from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, mark
 from muster.cluster.nodes import Device, Node
 from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
@@ -188,27 +188,32 @@ class _Snapshot(_Row):
     """None where there is no tree. The parents first, then by name."""
     limits: tuple[tuple[str, int], ...]
     """Time limits of jobs that did not ask for one, by job, in the order of jobs."""
-
-
-class _Planned(_Snapshot):
-    """Where something is planned. Without, the bytes are those that they were before anything could be."""
-
-    plans: tuple[_Plan, ...] = ()
+    plans: tuple[_Plan, ...]
+    licences: tuple[tuple[str, int], ...]
+    evictions: tuple[tuple[str, int, tuple[tuple[int, str, str, int], ...]], ...]
+    """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
 
 
 def encode(state: State) -> bytes:
     """The state, between two cycles, as bytes."""
     ledger = state.ledger
     jobs = sorted(state.jobs.values(), key=lambda job: job.place)
+    evictions = tuple(
+        [
+            (*instance.key, tuple(sorted([(*taint, due_us) for taint, due_us in instance.attempt.evictions.items()])))
+            for job in jobs
+            for instance in job.instances
+            if instance.attempt is not None and instance.attempt.evictions
+        ]
+    )
     plans = tuple(
         [
             _Plan(*key, planned.placements, planned.start_us, planned.at_us, planned.until_us)
             for key, planned in sorted(state.plans.by_key.items(), key=lambda item: item[0])
         ]
     )
-    more = {"plans": plans} if plans else {}
     return encode_canonical(
-        (_Planned if more else _Snapshot)(
+        _Snapshot(
             schema=SCHEMA,
             cell=state.cell,
             number=state.number,
@@ -240,7 +245,9 @@ def encode(state: State) -> bytes:
             retired=tuple(state.retired.items()),  # in their order, which is state
             queues=None if state.tree is None else _queues_out(state.tree),
             limits=tuple([(j.id, j.limit_us) for j in jobs if j.limit_us is not None and j.request.time_limit_us is None]),
-            **more,
+            plans=plans,
+            licences=tuple(state.licences.items()),
+            evictions=evictions,
         )
     )
 
@@ -257,7 +264,7 @@ def decode(data: bytes) -> State:
         SnapshotError: not a snapshot of this schema.
     """
     try:
-        snapshot = msgspec.json.decode(data, type=_Planned)
+        snapshot = msgspec.json.decode(data, type=_Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from None
     if snapshot.schema != SCHEMA:
@@ -299,6 +306,11 @@ def decode(data: bytes) -> State:
     for kept in snapshot.plans:
         instance = state.jobs[kept.job].instances[kept.instance]
         state.plans.add(PlannedStart(instance, kept.placements, kept.start_us, kept.at_us, kept.until_us))
+    state.licences = dict(snapshot.licences)
+    for job_id, index, taints in snapshot.evictions:
+        attempt = state.jobs[job_id].instances[index].attempt
+        if attempt is not None:
+            attempt.evictions = {(row, key, value): due_us for row, key, value, due_us in taints}
     _reindex(state, [row for row in snapshot.jobs if row.held])
     return state
 
@@ -481,6 +493,7 @@ def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
         row.rejected,
         row.request.time_limit_us,
     )
+    mark(job)
     for index, item in enumerate(row.instances):
         instance = Instance(
             job,
@@ -592,6 +605,7 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
     else:
         set_timer(state, attempt)
         count_running(state, attempt)
+    set_eviction(state, attempt)
     if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None
     if (

@@ -53,6 +53,7 @@ class State:
         "jobs",
         "lease_until_us",
         "ledger",
+        "licences",
         "missing",
         "more",
         "nominations",
@@ -85,6 +86,8 @@ class State:
         """When the last beat was."""
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger()
+        self.licences: dict[str, int] = {}
+        """How many of each consumable the cell has."""
         self.retired: dict[str, tuple[tuple[str, str], ...]] = {}
         """Earlier lives, uid and boot, of the nodes of a name: what still comes from one is late, however late. Oldest first."""
         self.missing: dict[int, None] = {}

@@ -133,7 +133,19 @@ class Lane(Generic[Owner]):
 class Timers:
     """All timers of a state."""
 
-    __slots__ = ("backoff", "dependency", "forget", "immune", "lanes", "limit", "node", "nomination", "plan", "ready")
+    __slots__ = (
+        "backoff",
+        "dependency",
+        "evict",
+        "forget",
+        "immune",
+        "lanes",
+        "limit",
+        "node",
+        "nomination",
+        "plan",
+        "ready",
+    )
 
     def __init__(self) -> None:
         self.ready: Lane[Instance] = Lane(lambda instance: ("attempt", *instance.key))
@@ -142,6 +154,8 @@ class Timers:
         """When what runs needs a decision although nobody reports anything."""
         self.backoff: Lane[Instance] = Lane(lambda instance: ("backoff", *instance.key))
         self.immune: Lane[Instance] = Lane(lambda instance: ("immune", *instance.key))
+        self.evict: Lane[Instance] = Lane(lambda instance: ("evict", *instance.key))
+        """When a taint has been put up with for long enough."""
         self.forget: Lane[Job] = Lane(lambda job: ("forget", job.id, 0))
         self.dependency: Lane[Job] = Lane(lambda job: ("dependency", job.id, 0))
         """When a job for which it waits, and which is not known, can come no more."""
@@ -153,6 +167,7 @@ class Timers:
             self.limit,
             self.backoff,
             self.immune,
+            self.evict,
             self.forget,
             self.dependency,
             self.node,

@@ -24,6 +24,7 @@ from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRo
 
 if TYPE_CHECKING:
     from muster.engine.explain import Explanation
+    from muster.engine.whynot import WhyNot
 
 UNREACHABLE = 4
 """The gateway does not answer."""
@@ -175,7 +176,13 @@ class Gateway:
         """Why it waits, or where it is."""
         from muster.engine.explain import Explanation  # it loads NumPy, which no other command needs
 
-        return self._get(f"/jobs/{_part(job)}/explain", Explanation, {"instance": instance, **_at(at)})
+        return self._get(f"/jobs/{_part(job)}/explain", Explanation, {"instance": instance, "advise": "true", **_at(at)})
+
+    def why_not(self, job: str, node: str, instance: int = 0, at: int = 0) -> "WhyNot":
+        """What keeps it off this node."""
+        from muster.engine.whynot import WhyNot  # it loads NumPy, which no other command needs
+
+        return self._get(f"/jobs/{_part(job)}/why-not/{_part(node)}", WhyNot, {"instance": instance, **_at(at)})
 
     def nodes(self, at: int = 0) -> NodeList:
         """All nodes."""

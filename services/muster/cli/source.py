@@ -11,6 +11,7 @@ from muster.gateway import shown
 
 if TYPE_CHECKING:
     from muster.engine.explain import Explanation
+    from muster.engine.whynot import WhyNot
 
 At = Annotated[int, typer.Option("--at", metavar="N", help="As it was after this cycle; 0 is the newest.", min=0)]
 Log = Annotated[
@@ -69,7 +70,18 @@ class LogSource:
         found = find_job(self.state, job)
         if not 0 <= instance < len(found.instances):
             raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")
-        return explain_job(self.state, found.id, instance)
+        return explain_job(self.state, found.id, instance, advise=True)
+
+    def why_not(self, job: str, node: str, instance: int = 0, at: int = 0) -> "WhyNot":
+        """What keeps it off this node."""
+        from muster.engine.whynot import why_not  # it loads NumPy, which no other command needs
+
+        found = find_job(self.state, job)
+        if not 0 <= instance < len(found.instances):
+            raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")
+        if self.state.node(node) is None:
+            raise Failure(f"there is no node {node!r} at cycle {self.state.number}")
+        return why_not(self.state, found.id, node, instance)
 
 
 def open_source(gateway: str, log: str | None, at: int, cell: str | None = None) -> Gateway | LogSource:

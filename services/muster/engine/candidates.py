@@ -47,7 +47,7 @@ class CandidateCache:
     def __init__(self, ledger: Ledger, policy: Policy) -> None:
         self.ledger = ledger
         self.index = NodeIndex(ledger)
-        self.filters: Sequence[Filter] = [FILTERS[name] for name in policy.filters]
+        self.filters: Sequence[Filter] = [FILTERS[name] for name in policy.filters if name in FILTERS]
         self.scores: Sequence[tuple[StaticScore, int]] = [
             (STATIC[score.name], score.weight) for score in policy.scores if score.name in STATIC
         ]

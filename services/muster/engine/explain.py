@@ -10,12 +10,14 @@ import msgspec
 
 from muster.cluster.dependencies import HOPES
 from muster.cluster.evolve_nodes import broken_place
-from muster.cluster.jobs import TERMINAL, Instance, Job
+from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.plans import standing
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.advice import would_start
+from muster.engine.bounded import kept_off, short_in
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
@@ -24,6 +26,7 @@ from muster.engine.reclaim import Grounds, levels
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
 from muster.engine.shares import ONE, Asks, share
+from muster.engine.special import ports_free, special_fits
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +54,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """No node here could ever hold one task of some group, even with nothing on it."""
     summary: str
     lines: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+    """What would start it now, where that was asked: each was tried, and begins with if or when."""
 
 
-def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = None) -> Explanation:
-    """Why the instance is where it is.
+def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = None, advise: bool = False) -> Explanation:
+    """Why the instance is where it is; where it is to `advise`, what would start it now, which takes many trials.
 
     Raises:
         KeyError: the state does not know the job, or it has no such instance.
@@ -86,8 +91,14 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         shape = job.gang.shapes[group]
         found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
         never = never or (registered > 0 and not _ever(state, placer, shape))
+        kept, passing = kept_off(placer, job, passing)
+        found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
-            found += _unfree(state, shape, name, passing)
+            found += unfree(state, shape, name, passing)
+        domains = short_in(placer, job, group, passing)
+        if domains:
+            found = [reason for reason in found if reason.code != "fits"]
+            found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in domains]
         reasons += found
         text = ", ".join([f"{reason.nodes} {reason.text}" for reason in found])
         needed = f"{job.gang.counts[group]} x {_wants(shape)}"
@@ -97,7 +108,11 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
     if not never:  # nobody's leaving would help
         lines.append(_about_preemption(state, instance))
-    return _answer(state, instance, tuple(reasons), never, "", tuple(lines))
+    advice: list[str] = []
+    if advise and registered and nomination is None:
+        advice = would_start(state, placer, job)
+        lines.append(f"it would start now {', or '.join(advice)}" if advice else "no small change of it alone would start it now")
+    return _answer(state, instance, tuple(reasons), never, "", tuple(lines), tuple(advice))
 
 
 def _about_queue(state: State, job: Job) -> list[str]:
@@ -130,7 +145,13 @@ def _about_queue(state: State, job: Job) -> list[str]:
 
 
 def _answer(
-    state: State, instance: Instance, reasons: tuple[Reason, ...], never: bool, summary: str, lines: tuple[str, ...]
+    state: State,
+    instance: Instance,
+    reasons: tuple[Reason, ...],
+    never: bool,
+    summary: str,
+    lines: tuple[str, ...],
+    advice: tuple[str, ...] = (),
 ) -> Explanation:
     job = instance.job
     position = _position(state, instance)
@@ -152,6 +173,7 @@ def _answer(
         nodes=state.ledger.registered.bit_count(),
         reasons=reasons,
         never=never,
+        advice=advice,
         summary=summary,
         lines=(f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,),
     )
@@ -260,8 +282,8 @@ def _ever(state: State, placer: Placer, shape: Shape) -> bool:
     return bool(among)
 
 
-def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
-    """What is not free on the nodes that pass: the first of healthy GPUs, GPUs, CPU, memory, disk, task slots that is short."""
+def unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
+    """What is not free on the nodes that pass: the first amount that is short, of those that a task needs."""
     short: dict[str, int] = {}
     most: dict[str, int] = {}
     would = 0
@@ -273,11 +295,14 @@ def _unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason
             broken.append(f"{node.name} GPU {', '.join(map(str, sick))}")
         amounts = (
             ("unhealthy", bool(sick), _free_devices(node, shape)),
-            ("gpu", _devices_short(node, shape, row, state), _free_devices(node, shape)),
+            ("gpu", _too_few(node, shape, row, state), _free_devices(node, shape)),
+            ("numa", _devices_short(node, shape, row, state), _most_near(node, shape)),
             ("cpu", node.cpu_free < shape.cpu_milli, node.cpu_free),
             ("memory", node.memory_free < shape.memory_mib, node.memory_free),
             ("disk", node.disk_free < shape.disk_mib, node.disk_free),
             ("slots", node.tasks_free < 1, node.tasks_free),
+            ("ports", bool(shape.ports) and not ports_free(node, shape), 0),
+            ("numa", shape.special and not special_fits(node, shape), 0),
         )
         for code, is_short, free in amounts:
             if is_short:
@@ -306,6 +331,23 @@ def _would_do_if_healthy(node: Node, shape: Shape) -> list[int]:
     return sick if free < shape.gpus <= free + len(sick) else []
 
 
+def _too_few(node: Node, shape: Shape, row: int, state: State) -> bool:
+    """Whether too few devices are free, wherever they are on the node."""
+    if shape.numa != "required":
+        return _devices_short(node, shape, row, state)
+    free = _free_devices(node, shape)
+    return free < (shape.gpus or shape.gpu_milli or shape.gpu_memory_mib) if shape.needs_device else False
+
+
+def _most_near(node: Node, shape: Shape) -> int:
+    """Of whole devices, how many are free on one NUMA node at most."""
+    counts: dict[int, int] = {}
+    for index, units in enumerate(node.device_free):
+        if units > 0 and units == node.devices[index].units and fitting(node, shape, index):
+            counts[node.devices[index].numa] = counts.get(node.devices[index].numa, 0) + 1
+    return max(counts.values(), default=0)
+
+
 def _devices_short(node: Node, shape: Shape, row: int, state: State) -> bool:
     return shape.needs_device and devices_for(node.device_free, shape, row, state) is None
 
@@ -330,6 +372,10 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
         return f"too little of a GPU free (needs {shape.gpu_milli}/1000, most free {most}/1000)"
     if code == "gpu":
         return f"too little GPU memory free (needs {shape.gpu_memory_mib} MiB, most free {most} MiB)"
+    if code == "numa":
+        return f"too little free of one NUMA node (needs {shape.gpus} GPUs, most free {most}; and CPU and memory of the same)"
+    if code == "ports":
+        return f"have the port {' or '.join(map(str, shape.ports))} taken"
     if code == "cpu":
         return f"too little CPU free (needs {shape.cpu_milli} milli-CPU, most free {most})"
     if code == "memory":
@@ -340,26 +386,32 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
 
 
 def _about_preemption(state: State, instance: Instance) -> str:
-    """Whether others could be preempted for it, and how many."""
+    """Whether others could be preempted for it, how many, and why the others not."""
     job = instance.job
     if state.tree is not None:
         return _about_grounds(state, state.tree, job)
     if not state.policy.preemption:
         return "preemption: off in the policy"
     victims = 0
-    protected = 0
+    kept: dict[str, int] = {}
     for other in state.jobs.values():
-        if other.open and other.queue == job.queue and other.priority < job.priority:
+        if other.open and other.queue == job.queue and other is not job:
             for each in other.instances:
-                if each.attempt is not None:
-                    if may_be_victim(state, each.attempt, job):
-                        victims += 1
-                    else:
-                        protected += 1
-    if not victims and not protected:
+                attempt = each.attempt
+                if attempt is None:
+                    continue
+                if may_be_victim(state, attempt, job):
+                    victims += 1
+                else:
+                    why = _kept_why(state, attempt, job)
+                    kept[why] = kept.get(why, 0) + 1
+    equal = kept.pop(NOT_LOWER, 0)
+    if not victims and not kept:
         return f"preemption: nothing of a priority below {job.priority} runs in queue {job.queue}"
-    kept = f"; {protected} of lower priority may not be (not preemptible, just started, or stopping already)" if protected else ""
-    return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{kept}"
+    rest = ", ".join([f"{count} {why}" for why, count in sorted(kept.items())])
+    protected = f"; {sum(kept.values())} of lower priority may not be ({rest})" if kept else ""
+    higher = f"; {equal} are {NOT_LOWER}" if equal else ""
+    return f"preemption: {victims} attempts of lower priority could be, and even without them it does not fit{protected}{higher}"
 
 
 def _about_grounds(state: State, tree: QueueTree, job: Job) -> str:
@@ -378,3 +430,17 @@ def _about_grounds(state: State, tree: QueueTree, job: Job) -> str:
         f"preemption and reclaim: it asks {promised}; {own} attempts of its queue and {others} of others could be told to stop, "
         "and even without them it does not fit"
     )
+
+
+NOT_LOWER = "of equal or higher priority"
+
+
+def _kept_why(state: State, attempt: Attempt, job: Job) -> str:
+    other = attempt.instance.job
+    if other.priority >= job.priority:
+        return NOT_LOWER
+    if attempt.phase == "stop":
+        return "stopping already"
+    if not other.request.preemptible:
+        return "not preemptible"
+    return f"started less than {state.policy.min_runtime_us // 1_000_000} s ago"

@@ -9,6 +9,8 @@ from muster.cluster.dependencies import cycle
 from muster.cluster.jobs import Job
 from muster.cluster.queuetree import DEFAULT, QueueTree
 from muster.cluster.state import State
+from muster.engine.filters import JOB_FILTERS
+from muster.engine.policies import job_filters
 
 NAMED_MAX: Final = 20
 
@@ -30,6 +32,10 @@ def gate(state: State, job: Job) -> str:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:
         return f"{state.pending_total - len(job.instances)} instances wait already; at most {state.policy.pending_max} may"
+    for name, each in JOB_FILTERS.items():
+        field = each.asked(job.request)
+        if field and name not in job_filters(state.policy):
+            return f"it asks for {field}, and policy {state.policy.name} has no {name!r} in policy.job_filters"
     return ""
 
 

@@ -74,6 +74,14 @@ def hopeless(state: State, job: Job) -> Event:
     return JobRejected(job=job.id, reason=dependencies.hopeless(state, job))
 
 
+def evicted(state: State, instance: Instance) -> Event | None:
+    """It put up with a taint for as long as it was to."""
+    attempt = instance.attempt
+    if attempt is None or attempt.phase == "stop" or not any(due_us <= state.at_us for due_us in attempt.evictions.values()):
+        return None
+    return _leave(state, attempt, "taint", "", 0)
+
+
 def _waiting(state: State, instance: Instance) -> Event | None:
     key = instance.key
     nomination = state.nominations.get(key)

@@ -202,13 +202,14 @@ class Limits:
 class LimitedPlacer:
     """A placer that finds only what the limits allow."""
 
-    __slots__ = ("backfill", "cache", "limits", "placer", "state")
+    __slots__ = ("backfill", "bound", "cache", "limits", "placer", "state")
 
     def __init__(self, placer: Placer, limits: Limits) -> None:
         self.placer = placer
         self.limits = limits
         self.cache = placer.cache
         self.backfill = placer.backfill
+        self.bound = placer.bound
         self.state = placer.state
 
     def excluded(self, avoid: Sequence[str]) -> int:

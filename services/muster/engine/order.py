@@ -46,8 +46,9 @@ class AskedInQueue(Asked):
 
     __slots__ = ("crossed", "drops", "widened")
 
-    def __init__(self, freed: int, wakes: int, drops: tuple[int, ...], crossed: bool, widened: int) -> None:
-        super().__init__(freed, wakes)
+    def __init__(self, state: State, freed: int, drops: tuple[int, ...], crossed: bool, widened: int) -> None:
+        super().__init__(state)
+        self.freed = freed
         self.drops = drops
         self.crossed = crossed
         """Somebody of another queue could have been a victim."""
@@ -335,6 +336,9 @@ class TreePass(Pass):
             return False
         if asked.drops != self._drops(queue) or (asked.crossed and asked.widened != self.tree.widened):
             return False
+        tags = state.ledger.tags
+        if asked.away != tags.away or (waiting.gang.rules is not None and asked.tags != tags.version):
+            return False
         return asked.wakes == state.wakes and self._nothing_freed(waiting, asked)
 
     def _nothing_freed(self, waiting: PendingClass, asked: Asked) -> bool:
@@ -343,7 +347,8 @@ class TreePass(Pass):
         if asked.freed != upto:
             freed = self.state.ledger.truly.since(asked.freed)
             kept = waiting.key[-1]
-            if kept is not None and any(freed >> node.row & 1 for node in self.state.nominations[kept].nodes):
+            nomination = self.state.nominations.get(kept) if kept is not None else None
+            if nomination is not None and any(freed >> node.row & 1 for node in nomination.nodes):
                 return False
             for shape in waiting.gang.shapes:
                 if freed & self.placer.cache.of(shape).bits:
@@ -380,7 +385,7 @@ class TreePass(Pass):
         state, tree = self.state, self.tree
         queue = tree.of(waiting.queue)
         crossed = crosses(state, tree, queue, self.limits.asks.of(waiting.gang))
-        return AskedInQueue(self._freed(), state.wakes, self._drops(queue), crossed, tree.widened)
+        return AskedInQueue(state, self._freed(), self._drops(queue), crossed, tree.widened)
 
     # What an ask comes to
 
@@ -394,7 +399,8 @@ class TreePass(Pass):
             return None
         places = self.placer.find(allowed)
         if places is None:
-            if allowed is job and not lifted and not job.avoid and self._backfill is None:
+            plain = gang.rules is None and not self.placer.bound.around.crowded and not job.avoid
+            if allowed is job and not lifted and plain and self._backfill is None:
                 self._alive.pop(gang.key, None)
                 self.placer.note_vain(gang, self._freed())
             return None

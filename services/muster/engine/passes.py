@@ -45,11 +45,13 @@ from muster.events.decisions import (
 class Asked:
     """When a class was last asked in vain."""
 
-    __slots__ = ("freed", "wakes")
+    __slots__ = ("away", "freed", "tags", "wakes")
 
-    def __init__(self, freed: int, wakes: int) -> None:
-        self.freed = freed
-        self.wakes = wakes
+    def __init__(self, state: State) -> None:
+        self.freed = state.ledger.freed_upto()
+        self.wakes = state.wakes
+        self.tags = state.ledger.tags.version
+        self.away = state.ledger.tags.away
 
 
 class Pass:
@@ -152,6 +154,8 @@ class Pass:
         if not isinstance(asked, Asked) or asked.wakes != self.state.wakes:
             return False
         ledger = self.state.ledger
+        if asked.away != ledger.tags.away or (waiting.gang.rules is not None and asked.tags != ledger.tags.version):
+            return False
         if asked.freed != ledger.freed_upto():
             freed = ledger.freed_since(asked.freed)
             kept = waiting.key[-1]
@@ -205,7 +209,7 @@ class Pass:
 
     def asked(self, waiting: PendingClass) -> Asked:
         """The note that the class was asked in vain just now."""
-        return Asked(self.state.ledger.freed_upto(), self.state.wakes)
+        return Asked(self.state)
 
     def may_refill(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
         """Whether a running gang may have these places for members that it lost."""
@@ -284,6 +288,7 @@ class Pass:
         taken: dict[int, list[tuple[Shape, tuple[int, ...]]]] = {}
         """What is given on each row so far."""
         _give(taken, job.gang, places)
+        given: list[tuple[Job, tuple[Placement, ...]]] = [(job, places)]
         conflicts = []
         with Plan(self.state) as plan:
             for attempt in victims:
@@ -298,8 +303,9 @@ class Pass:
                 for node in nomination.nodes:
                     for shape, devices in (*both[node.row], *taken.get(node.row, ())):
                         overlay.take(node, shape, devices)
-                if overlay.enough(nomination.nodes):
+                if overlay.enough(nomination.nodes) and self.placer.bound.beside(given, nomination):
                     _give(taken, nomination.instance.job.gang, nomination.placements)
+                    given.append((nomination.instance.job, nomination.placements))
                 else:
                     plan.undo(mark)
                     conflicts.append(nomination)
@@ -435,6 +441,7 @@ class Pass:
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""
         cache = self.placer.cache
+        cache.index.refresh()
         for shape in waiting.gang.shapes:
             among = registered = self.state.ledger.registered
             for each in cache.filters:
@@ -443,7 +450,8 @@ class Pass:
                     return each.code if registered else "no-nodes"
             if not among:
                 return "no-nodes"
-        return "resources"
+        head = waiting.head() if waiting.gang.rules is not None else None
+        return "resources" if head is None else self.placer.bound.code(head.job)
 
 
 def _give(taken: dict[int, list[tuple[Shape, tuple[int, ...]]]], gang: Gang, places: Sequence[Placement]) -> None:

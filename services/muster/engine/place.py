@@ -11,11 +11,13 @@ from typing import Final, Protocol
 
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.ledger import Ledger
-from muster.cluster.shapes import Gang
+from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import State
 from muster.engine.backfill import Backfill, backfill_for
 from muster.engine.bestfit import BestFit, Spot
+from muster.engine.bound import Bound
 from muster.engine.candidates import CandidateCache, Candidates
+from muster.engine.caps import Caps
 from muster.engine.pack import pack
 from muster.engine.plan import Plan
 from muster.engine.rows import Rows
@@ -40,7 +42,7 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("backfill", "best_fit", "cache", "gangs", "picker", "state", "vain", "waited")
+    __slots__ = ("backfill", "best_fit", "bound", "cache", "caps", "gangs", "picker", "state", "vain", "waited")
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -59,6 +61,10 @@ class Placer:
             self.picker: Picker = Rows(state, made)
         else:
             self.picker = self.best_fit = BestFit(state.ledger, self.cache.index)
+        self.bound = Bound(self)
+        """For jobs with rules of their own, and for what they keep from the others."""
+        self.caps: Caps | None = None
+        """How many tasks of the instance in hand each domain may take, where that is bounded."""
 
     @property
     def ledger(self) -> Ledger:
@@ -80,18 +86,35 @@ class Placer:
     def find(self, job: Job) -> tuple[Placement, ...] | None:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
-        excluded = self.excluded(job.avoid) if job.avoid else 0
         if self.backfill is not None and self.state.plans.bits:
             with Plan(self.state) as plan:
-                excluded |= self.backfill.bar(plan, [self.cache.of(shape) for shape in gang.shapes])
-                return self._find(job, gang, excluded)
-        return self._find(job, gang, excluded)
+                return self._find(job, gang, self.backfill.bar(plan, [self.cache.of(shape) for shape in gang.shapes]))
+        return self._find(job, gang, 0)
 
-    def _find(self, job: Job, gang: Gang, excluded: int) -> tuple[Placement, ...] | None:
+    def _find(self, job: Job, gang: Gang, closed: int) -> tuple[Placement, ...] | None:
+        """The same behind what is planned: not on `closed` rows (bits)."""
+        if gang.rules is not None:
+            before = self.bound.only
+            self.bound.only = before & ~closed
+            try:
+                return self.bound.find(job, gang.rules)
+            finally:
+                self.bound.only = before
+        excluded = closed | (self.excluded(job.avoid) if job.avoid else 0)
+        if self.bound.around.crowded:
+            excluded |= self.bound.closed(job)
         if gang.single:
-            spot = self.picker.one(self.cache.of(gang.shapes[0]), excluded)
+            spot = self.one(gang.shapes[0], excluded)
             return None if spot is None else (Placement(0, *spot),)
-        return self._gang(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+        return self.places(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
+
+    def one(self, shape: Shape, excluded: int) -> Spot | None:
+        """The best spot for one task, not on `excluded` rows (bits), or None. What it prefers of a node is tried first."""
+        if shape.strict is not None:
+            spot = self.picker.one(self.cache.of(shape.strict), excluded)
+            if spot is not None:
+                return spot
+        return self.picker.one(self.cache.of(shape), excluded)
 
     def note_vain(self, gang: Gang, freed: int) -> None:
         """No places were found for the gang, and none will be before something is freed on a row that it may use."""
@@ -106,13 +129,19 @@ class Placer:
         """Places for these ranks (by group) of a running attempt, all of them, or None."""
         counts = tuple([len(ranks) for ranks in lost])
         zeros = tuple([0] * len(counts))
-        gang = instance.job.gang
+        job, gang = instance.job, instance.job.gang
         with Plan(self.state) as plan:
-            excluded = self.excluded(instance.job.avoid)
+            closed = 0
             if self.backfill is not None and self.state.plans.bits:
                 wanted = [self.cache.of(shape) for shape, count in zip(gang.shapes, counts, strict=True) if count]
-                excluded |= self.backfill.bar(plan, wanted)
-            found = self._gang(instance.job, gang, counts, counts, zeros, excluded)
+                closed = self.backfill.bar(plan, wanted)
+            if gang.rules is not None:
+                found = self.bound.refill(instance, counts, closed)
+            else:
+                excluded = closed | self.excluded(job.avoid)
+                if self.bound.around.crowded:
+                    excluded |= self.bound.closed(job)
+                found = self.places(job, gang, counts, counts, zeros, excluded)
         if found is None:
             return None
         by_group: list[list[int]] = [list(ranks) for ranks in lost]
@@ -121,7 +150,7 @@ class Placer:
             placements.append(Placement(by_group[group][at], placement.row, placement.devices))
         return tuple(sorted(placements, key=lambda placement: placement.rank))
 
-    def _gang(
+    def places(
         self,
         job: Job,
         gang: Gang,
@@ -130,6 +159,7 @@ class Placer:
         offsets: tuple[int, ...],
         excluded: int,
     ) -> tuple[Placement, ...] | None:
+        """Places for at least the minima and at most the counts of tasks of each group, not on `excluded` rows, or None."""
         groups = [group for group in range(len(counts)) if counts[group]]
         groups.sort(key=lambda group: _size(gang, group))
         if self.best_fit is not None:
@@ -142,7 +172,7 @@ class Placer:
                 spots = self._in_order(plan, ghost, gang, order, minima, counts, excluded)
             if spots is not None:
                 return _placements(offsets, spots)
-        if len(groups) == 1:
+        if len(groups) == 1 or self.caps is not None or any(gang.shapes[group].special for group in groups):
             return None
         spots = self._packed(ghost, gang, groups, minima, counts, excluded)
         return None if spots is None else _placements(offsets, spots)
@@ -210,14 +240,16 @@ class Placer:
     def _spots(self, plan: Plan, ghost: Attempt, gang: Gang, group: int, want: int, excluded: int, hold: bool) -> list[Spot]:
         """Up to `want` spots for the group; held in the plan if something comes after."""
         shape = gang.shapes[group]
-        if self.best_fit is not None:
+        if self.caps is not None:
+            return self.caps.spots(self, plan, ghost, shape, want, excluded)
+        if self.best_fit is not None and not shape.numa:
             spots = self.best_fit.many(self.cache.of(shape), want, excluded)
             if hold:
                 plan.with_spots(ghost, shape, spots)
             return spots
         spots = []
         while len(spots) < want:
-            spot = self.picker.one(self.cache.of(shape), excluded)
+            spot = self.one(shape, excluded)
             if spot is None:
                 break
             spots.append(spot)

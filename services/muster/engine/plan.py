@@ -43,6 +43,10 @@ class Plan:
         while len(steps) > mark:
             steps.pop()()
 
+    def later(self, inverse: Callable[[], None]) -> None:
+        """The caller took a step of its own: this takes it back."""
+        self._steps.append(inverse)
+
     def without(self, attempt: Attempt, node: Node | None = None) -> None:
         """As if the attempt held nothing, or nothing on this node. Its queue is not charged for it either way."""
         if attempt.charge is not None and attempt not in self._away:

@@ -24,7 +24,9 @@ from muster.cluster.plans import standing
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine.backfill import Backfill
+from muster.engine.bound import Bound
 from muster.engine.candidates import CandidateCache
+from muster.engine.indomain import in_one_domain
 from muster.engine.limits import within_limits
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
@@ -59,6 +61,11 @@ class Finder(Protocol):
         ...
 
     @property
+    def bound(self) -> Bound:
+        """What jobs ask of their places beside amounts."""
+        ...
+
+    @property
     def backfill(self) -> Backfill | None:
         """What is planned, where the policy plans."""
         ...
@@ -75,8 +82,22 @@ def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = Non
     The ledger is as the caller's plan has it (nominations that the job outranks are lifted), and is left so. Where there is a
     tree of queues `grounds` say who may be a victim.
     """
-    if job.gang.single:
-        return _single(state, placer, job, grounds)
+    rules = job.gang.rules
+    if rules is not None and placer.bound.required(job, rules):
+
+        def on(state: State, node: Node, job: Job) -> tuple[list[Attempt], list[Attempt]]:
+            return _on(state, node, job, grounds)
+
+        def among(state: State, placer: Finder, job: Job) -> Found | None:
+            return among_all(state, placer, job, grounds)
+
+        best: Found | None = in_one_domain(state, placer, job, rules, on, _cost, among)
+        return best
+    if job.gang.single and rules is None:
+        closed = placer.bound.closed(job) if placer.bound.around.crowded else 0
+        found = _single(state, placer, job, grounds, closed)
+        if found is not None or not closed:
+            return found
     return among_all(state, placer, job, grounds)
 
 
@@ -120,9 +141,10 @@ def _on(state: State, node: Node, job: Job, grounds: Grounds | None = None) -> t
 # A single task
 
 
-def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None) -> Found | None:
+def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None, closed: int) -> Found | None:
+    """On rows that are not `closed` (bits): these others have for themselves."""
     shape = job.gang.shapes[0]
-    bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid)
+    bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid) & ~closed
     if grounds is not None:
         bits &= grounds.rows()
     estimates: list[tuple[Rank, int, tuple[int, ...], int]] = []
@@ -250,7 +272,7 @@ def _on_node(
                 plan.without(attempt, node)
         devices = _devices_here(placer, node, shape)
         assert devices is not None
-        waited = _spare_in_place(placer, plan, job, stopping, [Placement(0, node.row, devices)])
+        waited = _spare_in_place(placer, plan, job, stopping, [Placement(0, node.row, devices)], rules=False)
     return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
 
 
@@ -313,10 +335,16 @@ def _devices_here(placer: Finder, node: Node, shape: Shape) -> tuple[int, ...] |
 
 
 def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = None, anywhere: bool = False) -> Found | None:
-    """The same for any gang, victims taken off in order of rank; with `anywhere` also those on other nodes than it could take."""
+    """The same for any gang, and for any job that is not about free amounts alone, on the rows that `placer.bound.only` leaves.
+
+    Victims are taken off in order of rank; with `anywhere` also those on other nodes than it could take.
+    """
     bits = 0
     for shape in job.gang.shapes:
         bits |= placer.cache.of(shape).bits
+    if job.gang.rules is not None and (job.gang.rules.licences or job.gang.rules.anti_affinity):
+        bits = state.ledger.registered  # whose leaving helps need not be where the job goes
+    bits &= placer.bound.only
     if grounds is not None:
         bits &= grounds.rows()
     stopping: dict[tuple[str, int], Attempt] = {}
@@ -379,7 +407,8 @@ def _spare(state: State, plan: Plan, placer: Finder, job: Job, gone: list[Attemp
     needed = []
     kept = []
     for attempt in reversed(gone):
-        if len(gone) > SPARED_MAX and not any(task.holding and task.node.row in rows for task in attempt.tasks.values()):
+        here = any(task.holding and task.node.row in rows for task in attempt.tasks.values())
+        if len(gone) > SPARED_MAX and not here and not placer.bound.matters(job, attempt.instance.job):
             plan.again(attempt)
         else:
             kept.append(attempt)
@@ -395,9 +424,15 @@ def _spare(state: State, plan: Plan, placer: Finder, job: Job, gone: list[Attemp
     return needed
 
 
-def _spare_in_place(placer: Finder, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
-    """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan."""
+def _spare_in_place(
+    placer: Finder, plan: Plan, job: Job, gone: list[Attempt], places: Sequence[Placement], rules: bool = True
+) -> list[Attempt]:
+    """Those without whose leaving the very places found could not be had. The others hold theirs again in the plan.
+
+    `rules`: also what the job asks for beside amounts, and what others ask of it.
+    """
     gang, state = job.gang, placer.state
+    special = any(shape.special for shape in gang.shapes)
     wanted: dict[int, list[Placement]] = {}
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
@@ -412,7 +447,27 @@ def _spare_in_place(placer: Finder, plan: Plan, job: Job, gone: list[Attempt], p
                 overlay.less(state.ledger.node(row), placer.backfill.barred(state.ledger.node(row)))
             for placement in wanted[row]:
                 overlay.take(state.ledger.node(row), gang.shapes[gang.group_of(placement.rank)], placement.devices)
-        if not overlay.enough([state.ledger.node(row) for row in rows]) or not within_limits(state, job, places):
+        if (
+            not overlay.enough([state.ledger.node(row) for row in rows])
+            or not within_limits(state, job, places)
+            or (rules and not placer.bound.in_place(job, places))
+            or (special and not _stand(state, plan, job, [place for row in rows for place in wanted[row]]))
+        ):
             plan.undo(mark)
             needed.append(attempt)
     return needed
+
+
+def _stand(state: State, plan: Plan, job: Job, places: Sequence[Placement]) -> bool:
+    """Whether tasks that ask for more than amounts can stand on the very places, one after the other."""
+    ghost = Attempt(job.instances[0], 0, 0, 0)
+    mark = plan.mark()
+    for place in places:
+        shape, node = job.gang.shapes[job.gang.group_of(place.rank)], state.ledger.node(place.row)
+        free = [units if index in place.devices else 0 for index, units in enumerate(node.device_free)]
+        if not fits(node, shape) or devices_for(free, shape, place.row, state) is None:
+            plan.undo(mark)
+            return False
+        plan.with_spots(ghost, shape, [(place.row, place.devices)])
+    plan.undo(mark)
+    return True

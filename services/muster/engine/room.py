@@ -6,6 +6,7 @@ the device in use with the least that is enough, and a free one only where none 
 
 from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.shapes import Shape
+from muster.engine.special import special_fits, take_near, with_room
 
 
 def fits(node: Node, shape: Shape) -> bool:
@@ -15,6 +16,7 @@ def fits(node: Node, shape: Shape) -> bool:
         and node.memory_free >= shape.memory_mib
         and node.tasks_free > 0
         and node.disk_free >= shape.disk_mib
+        and (not shape.special or special_fits(node, shape))
     )
 
 
@@ -31,6 +33,8 @@ def room(node: Node, shape: Shape, limit: int) -> int:
         count = 0
     if shape.disk_mib:
         count = min(count, node.disk_free // shape.disk_mib)
+    if shape.special:  # one at a time: each changes what the next one finds
+        count = min(count, int(special_fits(node, shape)))
     return max(0, count)
 
 
@@ -54,12 +58,14 @@ def whole_devices(node: Node, shape: Shape, free: list[int]) -> list[int]:
 def take_whole(node: Node, shape: Shape, free: list[int]) -> tuple[int, ...] | None:
     """The whole devices for one task, or None."""
     needed = shape.gpus
-    if needed == 1 and node.islands <= 1 and node.uniform:
+    if needed == 1 and node.islands <= 1 and node.uniform and not shape.numa:
         units = node.whole_units
         return (free.index(units),) if units in free else None
     found = whole_devices(node, shape, free)
     if len(found) < needed:
         return None
+    if shape.numa == "required":
+        return take_near(node, shape, found)
     if node.islands > 1 and len(found) > needed:
         found = _by_island(node, found, needed)
     return tuple(found[:needed])
@@ -83,6 +89,8 @@ def take_share(node: Node, shape: Shape, free: list[int], level: int | None, lev
     With a level, only devices in use whose free part is of that level, the one with the least first; without, a device
     that is entirely free, the first.
     """
+    if shape.numa == "required":
+        free = with_room(node, shape, free)
     if node.uniform:
         if not free:
             return None
@@ -118,7 +126,7 @@ def _take_uniform(free: list[int], whole: int, need: int, level: int | None, lev
 def take_level(node: Node, shape: Shape, level: int) -> tuple[int, ...] | None:
     """The device of this level for one task that shares it, by what is free now, or None."""
     level_of = node.level_of
-    if node.uniform and level_of.count(level) == 1:
+    if node.uniform and not shape.numa and level_of.count(level) == 1:
         index = level_of.index(level)
         return (index,) if node.device_free[index] >= shape.units(node.device_units[index] // 1000) else None
     return take_share(node, shape, node.device_free, level, LEVELS)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from muster.cluster.nodes import Node
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine.bestfit import Spot
@@ -54,7 +55,7 @@ class Rows:
         if totals[row] == NEVER:
             return None
         node = self.state.ledger.node(row)
-        for score, _ in self.scores:
+        for score, _ in self.scores if not candidates.shape.numa else ():
             chosen = score.devices(self.view, candidates.shape, row)
             if chosen is not None:
                 return row, chosen
@@ -89,6 +90,8 @@ class Rows:
         else:
             rows = np.array([row for row in changed.tolist() if bits >> row & 1], dtype=np.int64)
         rows = rows[self._fit(shape, rows)]
+        if shape.special:
+            rows = np.array([row for row in rows.tolist() if stands(self.state.ledger.node(row), shape)], dtype=np.int64)
         if not len(rows):
             return
         sums = np.zeros(len(rows), dtype=np.int64)
@@ -123,9 +126,18 @@ class Rows:
         return good
 
 
+def stands(node: Node, shape: Shape) -> bool:
+    """Whether one task that asks for more than amounts has a place on the node now."""
+    return fits(node, shape) and (not shape.needs_device or devices_on(node, shape, node.device_free) is not None)
+
+
 def devices_for(free: list[int], shape: Shape, row: int, state: State) -> tuple[int, ...] | None:
     """The devices that the engine itself would take on this row: for scores that leave the choice to it."""
-    node = state.ledger.node(row)
+    return devices_on(state.ledger.node(row), shape, free)
+
+
+def devices_on(node: Node, shape: Shape, free: list[int]) -> tuple[int, ...] | None:
+    """The same on a node."""
     if shape.gpus:
         return take_whole(node, shape, free)
     if not shape.share:

@@ -124,6 +124,8 @@ class Engine:
                 decision = lifecycle.overdue(state, owner)
             elif what == "dependency":
                 decision = lifecycle.hopeless(state, owner)
+            elif what == "evict":
+                decision = lifecycle.evicted(state, owner)
             elif what == "nomination" and (name, number) in state.nominations:
                 decision = NominationEnded(job=name, instance=number, reason="deadline")
             elif what == "plan" and (name, number) in state.plans.by_key:

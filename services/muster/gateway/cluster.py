@@ -9,10 +9,11 @@ from msgspec import Meta
 
 from muster.cluster.state import State
 from muster.engine.policies import unknown
-from muster.events.codec import Malformed, decode_input
+from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import (
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -39,6 +40,12 @@ class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """For how long from now no node is held to be lost."""
 
     for_us: Annotated[int, Meta(ge=1, le=LEASE_MAX_US)]
+
+
+class Consumables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All consumables of the cell: how many of each, by name."""
+
+    licences: dict[str, int]
 
 
 class Extended(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +148,28 @@ async def policy(request: Any3) -> Response[bytes]:
     return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
 
 
+@put(
+    "/licences",
+    status_code=202,
+    operation_class=taking(Consumables),
+    responses=returns(Accepted, 202, 422, 503),
+    summary="Set the licences",
+)
+async def licences(request: Any3) -> Response[bytes]:
+    """From the next cycle on the cell has these consumables, by name, and no others. What is held stays held."""
+    who = caller(request)
+    who.require("operate")
+    body = (await request.body()).strip()
+    try:
+        said = LicencesSet(licences=decoded(body, Consumables).licences, by=who.by)
+        event, _ = decode_input(encode_entry(said))
+    except Malformed as error:
+        raise malformed(error) from None
+    gateway = of(request)
+    recorded = await gateway.intake.operation(event)
+    return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
+
+
 def _uid(now: State, name: str) -> str:
     found = now.node(name)
     if found is None:
@@ -148,4 +177,4 @@ def _uid(now: State, name: str) -> str:
     return found.uid
 
 
-HANDLERS = [nodes, node, queues, state, operate, extend, policy]
+HANDLERS = [nodes, node, queues, state, operate, extend, policy, licences]

@@ -21,6 +21,7 @@ from muster.cluster.evolve import apply
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
 from muster.engine.explain import explain
+from muster.engine.whynot import why_not
 from muster.events.codec import decode_envelope, digest, open_envelope
 from muster.events.decisions import InstanceBound, MembersReplaced
 from muster.events.record import Envelope
@@ -47,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, nodes, node, queues or state; in the past places too."""
+    """jobs, elements, job, explain, why-not, nodes, node, queues or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -64,6 +65,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     over: bool = True
     """With elements: those too that are over."""
     first: int = 1
+    advise: bool = False
+    """With explain: what would start the job now too."""
 
 
 def matches(question: Question, job: Job) -> bool:
@@ -108,7 +111,11 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
         return shown.job_shown(state, job)
     if question.instance >= len(job.instances):
         raise Refused(404, f"job {job.id} has the instances 0 to {len(job.instances) - 1}, not {question.instance}")
-    return explain(state, job.id, question.instance)
+    if what == "why-not":
+        if state.node(question.name) is None:
+            raise Refused(404, f"there is no node {question.name[:64]!r} at cycle {state.number}")
+        return why_not(state, job.id, question.name, question.instance)
+    return explain(state, job.id, question.instance, advise=question.advise)
 
 
 class History:

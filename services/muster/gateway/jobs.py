@@ -10,6 +10,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from muster.cluster.state import State
 from muster.engine.explain import Explanation
+from muster.engine.whynot import WhyNot
 from muster.events.base import InstanceIndex, Priority
 from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
@@ -193,10 +194,27 @@ async def job(request: Any3, job: FromPath[str], at: At = 0) -> Response[bytes]:
 
 @get("/jobs/{job:str}/explain", responses=returns(Explanation, 200, 404, 503), summary="Explain a job")
 async def explain(
-    request: Any3, job: FromPath[str], instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0, at: At = 0
+    request: Any3,
+    job: FromPath[str],
+    instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0,
+    at: At = 0,
+    advise: FromQuery[bool] = False,
 ) -> Response[bytes]:
-    """Why it waits or where it is, worked out from the state, with all numbers."""
-    question = Question(at=at, what="explain", key=job, instance=instance, only=only(caller(request)))
+    """Why it waits or where it is, worked out from the state, with all numbers; with `advise`, what would start it now too."""
+    question = Question(at=at, what="explain", key=job, instance=instance, only=only(caller(request)), advise=advise)
+    return answered(await of(request).ask(question))
+
+
+@get("/jobs/{job:str}/why-not/{node:str}", responses=returns(WhyNot, 200, 404, 503), summary="Explain a job on one node")
+async def why_not(
+    request: Any3,
+    job: FromPath[str],
+    node: FromPath[str],
+    instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0,
+    at: At = 0,
+) -> Response[bytes]:
+    """Everything that keeps the job off this node, worked out from the state."""
+    question = Question(at=at, what="why-not", key=job, name=node, instance=instance, only=only(caller(request)))
     return answered(await of(request).ask(question))
 
 
@@ -361,4 +379,4 @@ def _recorded(state: State, job: str) -> Any:
     return None if found is None else (found.place[0], found)
 
 
-HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, cancel, priority]
+HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, why_not, cancel, priority]

@@ -159,6 +159,9 @@ class Agent:
             self.devices.append(Device(uuid=device_uuid(self.uid, len(self.devices))))
         for index in self.present:
             self.devices[index] = msgspec.structs.replace(self.devices[index], model=model, memory_mib=memory_mib)
+        for place, index in enumerate(self.present):
+            numa = place * (spec.numa or 1) // gpus
+            self.devices[index] = msgspec.structs.replace(self.devices[index], numa=numa)
         self.order = list(self.present)
         self.announce = self.changed = True
 

@@ -34,6 +34,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     plan        what is planned is possible, behind all promised ends and what is planned for those above, within the horizon, and
                 for no more than the policy says; it ends for a reason that is so; it moves later only if it has to
     delay       nobody who ranks below a plan takes what it needs at its start
+    constraint  within a domain, spread, affinity either way, exclusive nodes, ports, NUMA and licences, as the job asks for them
     forgotten   a job is forgotten when it has been over for `forget_after_us`
 """
 
@@ -47,6 +48,7 @@ from muster.events import decisions as made
 from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
+from muster.verify.constraints import Place, constraint_fault
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above
 from muster.verify.queues import Books, charge_of, nominated, sum_of
@@ -201,10 +203,12 @@ class Judge:
             self._fault("capacity", fault)
             if self.world.nominations and not fault:
                 self._fault("nomination", self._missing(attempt.instance, {node: asked}, {}))
+        new = self._tasks_at(attempt.instance, places)
+        self._fault("constraint", constraint_fault(self.world, attempt.instance, new, {}))
         for place in places:
             group, on = attempt.instance.job.group_of(place.rank), self.world.rows.get(place.row)
             if group is not None and on is not None:
-                task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on)
+                task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on, placed_us=self.world.at_us)
                 on.tasks[task] = None
         books = self.world.books
         if books is not None:
@@ -212,6 +216,11 @@ class Judge:
             books.put(attempt, placed, 0 if attempt.books is not None else 1)
             more = charge_of(attempt) if attempt.phase == "starting" else sum_of([task.charge for task in placed])
             self._fault("quota", books.excess(attempt.instance.job, more, attempt.phase == "running"))
+
+    def _tasks_at(self, instance: Instance, places: tuple[Placement, ...]) -> list[Place]:
+        """What each place is given for, where all of it is there."""
+        found = [(instance.job.group_of(place.rank), self.world.rows.get(place.row), place.devices) for place in places]
+        return [(group, node, devices) for group, node, devices in found if group is not None and node is not None]
 
     def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: dict[AttemptKey, None], wait: bool = True) -> str:
         """What the asker lacks once the attempts `gone` are (and, to `wait`, the victims of others), and all is given that
@@ -311,7 +320,8 @@ class Judge:
         self._check(event.until_us >= world.at_us, "nomination", f"it is nominated until {event.until_us}, which is over")
         self._fault("gang", gang_fault(instance.job, event.placements))
         uses = self._placed(instance, event.placements)
-        missing = self._missing(instance, uses, victims)
+        new = self._tasks_at(instance, event.placements)
+        missing = self._missing(instance, uses, victims) or constraint_fault(world, instance, new, victims)
         self._fault("nomination", missing)
         told = self._to_stop(victims)
         if world.books is not None:
@@ -322,6 +332,7 @@ class Judge:
                 others = {other: None for other in victims if other != victim}
                 here = {task.node: uses[task.node] for task in loser.attempt.tasks.values() if task.node in uses}
                 needed = self._missing(instance, here, others, wait=False)
+                needed = needed or constraint_fault(world, instance, new, others)
                 if not needed and world.books is not None:
                     rest = [each for each in told if each is not loser.attempt]
                     needed = self._over_quota(world.books, instance, uses, rest)
@@ -413,6 +424,7 @@ class Judge:
             "time-limit": started and limit_us is not None and now_us >= attempt.started_us + limit_us,
             "ready-timeout": not started and self.world.led_us >= attempt.ready_by_us,
             "node-lost": 0 < attempt.degraded_until_us <= now_us,
+            "taint": any(task.out_of_patience(now_us) for task in attempt.tasks.values()),
             "finished": attempt.went_well(),
         }.get(event.reason, False)
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"

@@ -39,7 +39,7 @@ def node_fault(world: World, job: Job, node: Node, group: GroupRequest) -> str:
         if taint.effect != "PreferNoSchedule" and not tolerated(group, taint):
             return f"{node.name} has the taint {taint.key}={taint.value}:{taint.effect}, which {group.name} does not tolerate"
     for requirement in group.selector:
-        if not _meets(node.spec.labels.get(requirement.key), requirement):
+        if not meets(node.spec.labels.get(requirement.key), requirement):
             return f"labels of {node.name}: {group.name} wants {requirement.key} {requirement.op} {list(requirement.values)}"
     return ""
 
@@ -116,7 +116,8 @@ def _total(node: Node, uses: Iterable[Use]) -> dict[str | int, int]:
     return total
 
 
-def _meets(label: str | None, requirement: Requirement) -> bool:
+def meets(label: str | None, requirement: Requirement) -> bool:
+    """Whether a label, or that there is none, meets one requirement."""
     op, values = requirement.op, requirement.values
     if op in ("Gt", "Lt"):
         if label is None or re.fullmatch(r"-?[0-9]{1,15}", label) is None:

@@ -109,6 +109,16 @@ class Task:
     holds: bool = True
     code: int = 0
     charge: Counter[str] = field(default_factory=Counter)  # what its queue is charged with for it, if it is
+    placed_us: int = 0
+
+    def out_of_patience(self, now_us: int) -> bool:
+        """Whether a taint of its node has been put up with for as long as it was to be."""
+        for taint, since_us in self.node.tainted_us.items() if self.holds else ():
+            for one in self.group.tolerations if taint.effect == "NoExecute" else ():
+                if one.seconds is not msgspec.UNSET and tolerates(one, taint):
+                    if now_us >= max(since_us, self.placed_us) + 1_000_000 * one.seconds:
+                        return True
+        return False
 
     def release(self, phase: str) -> None:
         """It holds nothing any more."""
@@ -135,6 +145,7 @@ class Node:
     quiet_us: int = 0  # what that was when it was held to be silent or lost
     silences: list[int] = field(default_factory=list)
     quarantined_until_us: int = 0
+    tainted_us: dict[nodes.Taint, int] = field(default_factory=dict)  # since when it has each of its taints
     tasks: dict[Task, None] = field(default_factory=dict)
 
     def clear(self, phase: str) -> None:
@@ -153,10 +164,12 @@ class Node:
 
 def tolerated(group: jobs.GroupRequest, taint: nodes.Taint) -> bool:
     """An empty key means every key, an empty effect every effect."""
-    return any(
-        (one.any_value or one.value == taint.value) and one.key in ("", taint.key) and one.effect in ("", taint.effect)
-        for one in group.tolerations
-    )
+    return any(tolerates(one, taint) for one in group.tolerations)
+
+
+def tolerates(one: jobs.Toleration, taint: nodes.Taint) -> bool:
+    """Whether this toleration is about this taint."""
+    return (one.any_value or one.value == taint.value) and one.key in ("", taint.key) and one.effect in ("", taint.effect)
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +192,8 @@ class World:
         self.rows: dict[int, Node] = {}
         self.names: dict[str, Node] = {}
         self.free_rows: list[int] = []
+        self.licences: dict[str, int] = {}
+        self.plain = True  # no job ever asked for more than its tasks need
         self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
         self.nominations: dict[InstanceKey, Nomination] = {}
         self.past: dict[str, str] = {}  # what became of jobs that were forgotten: finished, failed
@@ -210,6 +225,8 @@ class World:
             case nodes.TaskReady() | nodes.TaskStarted() | nodes.TaskExited() | nodes.TaskMissing():
                 self._evolve_task(event)
             case jobs.JobSubmitted() if job is None:  # else it is a repeat
+                groups = event.request.groups
+                self.plain &= not event.request.constraints and not any(group.ports or group.numa for group in groups)
                 job = self._submitted(event)
                 job.instances = [Instance(job, index) for index in range(event.request.array or 1)]
             case jobs.JobCancelRequested() if job is not None:
@@ -219,6 +236,8 @@ class World:
                 job.priority = event.priority
             case operations.LeaseExtended():
                 self.lease_until_us = max(self.lease_until_us, event.until_us)
+            case operations.LicencesSet():
+                self.licences = event.licences
             case operations.PolicySet():
                 promised_us, lease_us = (each.lease_us + each.margin_us for each in (self.policy, event.policy))
                 if self.rows and lease_us < promised_us:  # agents keep the lease that they were given
@@ -307,6 +326,7 @@ class World:
             node.clear("node-rebooted")
             node.closed.pop("fenced", None)
         node.boot, node.spec, node.heard_us = event.boot, event.spec, self.led_us
+        node.tainted_us = {taint: node.tainted_us.get(taint, self.at_us) for taint in event.spec.taints}
         self.away.pop(node.row, None)
         now = {device.uuid: device for device in event.spec.devices}
         kept = [now.pop(old.uuid, msgspec.structs.replace(old, health="failed")) for old in node.devices]

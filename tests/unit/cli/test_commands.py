@@ -211,3 +211,12 @@ def test_explain_says_why_a_job_waits(capsys: pytest.CaptureFixture[str], log: P
     assert "2 nodes: " in text
     assert parsed(capsys, "explain", log, "large")["lines"]
     assert "has the instances 0 to 2, not 3" in refused(capsys, "explain", log, "sweep", "--instance", 3)
+
+
+def test_why_not_says_what_keeps_a_job_off_one_node(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    text = out(capsys, "why-not", log, "large", "n2")
+    assert text.startswith(f"large ({WAITS}) on n2 after cycle 3")
+    assert "n2: " in text
+    assert parsed(capsys, "why-not", log, "large", "n2")["fits"] is False
+    assert "there is no node 'n9' at cycle 3" in refused(capsys, "why-not", log, "large", "n9")
+    assert "takes a log, a job and a node" in refused(capsys, "why-not", "large")

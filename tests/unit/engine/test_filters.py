@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from muster.cluster.rules import meets
 from muster.cluster.shapes import intern_shape
 from muster.engine.filters import FILTERS
-from muster.engine.filters.selector import meets
 from muster.engine.nodeindex import NodeIndex, rows_of
 from muster.events.decisions import ShapeDeferred
 from muster.events.jobs import GroupRequest, Requirement, Toleration

@@ -165,8 +165,20 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
         ),
         ("{at: 0, submit: {name: a, cpu: 1c}}", "scene.yaml:6: steps[0].submit.cpu must be cores such as 0.5 or 500m, not '1c'"),
         (
-            "{at: 0, submit: {name: a, within: {rack: required}}}",
-            "scene.yaml:6: steps[0].submit.within is not supported yet: it arrives with topology",
+            "{at: 0, submit: {name: a, within: {shelf: required}}}",
+            "scene.yaml:6: steps[0].submit.within.shelf is no level: 'shelf'; there are zone, block, rack, nvlink_domain, node",
+        ),
+        (
+            "{at: 0, submit: {name: a, within: {rack: always}}}",
+            "scene.yaml:6: steps[0].submit.within.rack must be one of required, preferred, not 'always'",
+        ),
+        (
+            "{at: 0, submit: {name: a, affinity: {by: rack}}}",
+            "scene.yaml:6: steps[0].submit.affinity needs the labels of the other jobs in labels",
+        ),
+        (
+            "{at: 0, submit: {name: a, groups: [{name: g, within: {rack: required}}]}}",
+            "scene.yaml:6: steps[0].submit.groups[0].within is unknown: a group knows",
         ),
         (
             "{at: 0, submit: {name: a, kind: service}}",
@@ -267,9 +279,10 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "scene.yaml:6: steps[0].reregister.order must hold each index from 0 once, not a list",
         ),
         (
-            "{at: 0, add_nodes: [{name: n9, rack: r1}]}",
-            "scene.yaml:6: steps[0].add_nodes[0].rack is not supported yet: it arrives with topology",
+            "{at: 0, add_nodes: [{name: n9, numa: 0}]}",
+            "scene.yaml:6: steps[0].add_nodes[0].numa must be 1 to 64",
         ),
+        ("{at: 0, expect: {same: {a: shelf}}}", "scene.yaml:6: steps[0].expect.same.a must be one of zone, block, rack"),
     ],
 )
 def test_an_error_names_its_place_and_key(step: str, message: str) -> None:
@@ -301,8 +314,16 @@ def test_a_queue_is_read_as_operators_say_it() -> None:
     assert gray.weight == 0
 
 
-def test_topology_is_not_supported_yet() -> None:
-    assert "licences is not supported yet" in wrong("name: x\ncluster: {nodes: [], licences: {m: 1}}\nsteps: []\n")
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        ("{rack: {r1: n2}}", "names the node 'n2', which the cluster does not have"),
+        ("{rack: {r1: n1, r2: n1}}", "names 'n1', which is in the rack 'r1' already"),
+        ("{shelf: {r1: n1}}", "shelf is unknown: a topology knows zone, block, rack, nvlink_domain"),
+    ],
+)
+def test_the_topology_of_a_cluster_names_each_node_once_for_a_level(topology: str, message: str) -> None:
+    assert message in wrong(f"name: x\ncluster: {{nodes: [{{name: n1}}], topology: {topology}}}\nsteps: []\n")
 
 
 def test_a_file_that_expects_nothing_is_an_error() -> None:

@@ -29,6 +29,7 @@ from muster.events.levels import DeviceReport, NodeReport
 from muster.events.nodes import Device, DeviceHealthChanged, NodeRemoved, NodeSpec
 from muster.events.operations import (
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -84,6 +85,7 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     PolicySet(policy=Policy(), by="ada"),
     QueueSet(queue="red", parent="team", guarantee=Amounts(gpu_milli=4000), limit=Amounts(gpu_milli=8000), by="ada"),
     QueueRemoved(queue="red", by="ada"),
+    LicencesSet(licences={"solver": 12}, by="ada"),
 )
 """One of each kind."""
 

@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 
 from muster.cluster.shapes import Shape
 from muster.engine.nodeindex import NodeIndex
+from muster.engine.scores.balanced import Balanced
+from muster.engine.scores.data_locality import DataLocality
 from muster.engine.scores.fgd import Fgd
+from muster.engine.scores.image_locality import ImageLocality
+from muster.engine.scores.least_allocated import LeastAllocated
 from muster.engine.scores.model_preference import ModelPreference
+from muster.engine.scores.most_allocated import MostAllocated
 from muster.engine.scores.published_best_fit import PublishedBestFit
+from muster.engine.scores.spread import Spread
 from muster.engine.view import View
 from muster.events.operations import Policy
 
@@ -44,9 +50,17 @@ class HoldingsScore(Protocol):
         ...
 
 
-STATIC: dict[str, StaticScore] = {"model-preference": ModelPreference()}
+STATIC: dict[str, StaticScore] = {
+    "model-preference": ModelPreference(),
+    "image-locality": ImageLocality(),
+    "data-locality": DataLocality(),
+}
 
 HOLDINGS: dict[str, Callable[[Policy], HoldingsScore]] = {
     "fgd": Fgd,
     "published-best-fit": lambda _: PublishedBestFit(),
+    "least-allocated": lambda _: LeastAllocated(),
+    "most-allocated": lambda _: MostAllocated(),
+    "balanced": lambda _: Balanced(),
+    "spread": lambda _: Spread(),
 }

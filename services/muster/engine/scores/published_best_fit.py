@@ -28,7 +28,7 @@ class PublishedBestFit:
     def row(self, view: View, shape: Shape, rows: Int) -> Int:
         """The score of each of these rows. Bound: CPU is at most 2^53, GPUs 64000 a node, so under 2^61."""
         idle = idle_milli(view.device_free[rows], view.device_cap[rows]).sum(axis=1)
-        left = view.cpu_free[rows] - shape.cpu_milli + _CPU_MILLI // _GPU_MILLI * (idle - _asked_milli(view, shape, rows))
+        left = view.cpu_free[rows] - shape.cpu_milli + _CPU_MILLI // _GPU_MILLI * (idle - asked_milli(view, shape, rows))
         score: Int = 100 * (2 * _CPU_MILLI - left) // (2 * _CPU_MILLI)
         return score
 
@@ -44,7 +44,7 @@ class PublishedBestFit:
         return tuple(np.flatnonzero(first_free(view, shape, rows)[0]).tolist())
 
 
-def _asked_milli(view: View, shape: Shape, rows: Int) -> Int | int:
+def asked_milli(view: View, shape: Shape, rows: Int) -> Int | int:
     """Thousandths of a GPU; an amount of memory is so much of the node's first device."""
     if shape.gpus or shape.gpu_milli or not shape.share:
         return shape.gpus * WHOLE_MILLI + shape.gpu_milli

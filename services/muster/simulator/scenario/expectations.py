@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from muster.simulator.scenario.fields import ELASTIC, LICENCES, RESERVATIONS, TOPOLOGY
+from muster.cluster.rules import LEVELS
+from muster.simulator.scenario.fields import ELASTIC, RESERVATIONS
 from muster.simulator.scenario.names import Mentions, Names
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory
 from muster.simulator.scenario.reading import Value, show
@@ -99,6 +100,21 @@ def _nodes_of_jobs(value: Value, mentions: Mentions) -> list[tuple[str, Names]]:
         return Names() if item.data == [] else mentions.node_names(item)
 
     return mentions.by_job(value, "names to nodes", nodes)
+
+
+def _same(value: Value, mentions: Mentions) -> list[tuple[str, list[str]]]:
+    return mentions.by_job(value, "names to levels", lambda item: [one.word(LEVELS) for one in item.several()])
+
+
+def _domains(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, Bound]]]]:
+    def levels(item: Value) -> list[tuple[str, Bound]]:
+        return [(level, read_bound(bound)) for level, bound in item.known("levels", LEVELS).items()]
+
+    return mentions.by_job(value, "names to levels", levels)
+
+
+def _licences(value: Value, mentions: Mentions) -> list[tuple[str, Bound]]:
+    return [(name, read_bound(item)) for name, item in value.mapping("licences").items()]
 
 
 def _devices(value: Value, mentions: Mentions) -> list[tuple[str, list[tuple[str, list[int] | Bound]]]]:
@@ -214,6 +230,9 @@ _READERS: dict[str, Reader] = {
     "members_by_group": _members_by_group,
     "on": _nodes_of_jobs,
     "not_on": _nodes_of_jobs,
+    "same": _same,
+    "domains": _domains,
+    "licences": _licences,
     "devices": _devices,
     "same_devices_as_at": _same_devices,
     "attempt": _members,
@@ -234,10 +253,7 @@ _READERS: dict[str, Reader] = {
 }
 
 _LATER = {
-    "same": TOPOLOGY,
-    "domains": TOPOLOGY,
     "reservation": RESERVATIONS,
-    "licences": LICENCES,
     "grown": ELASTIC,
 }
 

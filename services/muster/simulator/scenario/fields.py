@@ -11,24 +11,24 @@ from typing import Any
 
 import msgspec
 
+from muster.cluster.rules import LEVELS
 from muster.engine.policies import unknown
 from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
 from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
+from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_requirements
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
 
-TOPOLOGY = "topology above the node"
+TOPOLOGY = LEVELS[:-1]
+"""The levels above the node."""
 MIG = "MIG"
 SERVICES = "services"
 ELASTIC = "elastic jobs"
-LICENCES = "licences"
 RESERVATIONS = "reservations and backfill"
 QUEUES = "the queue tree"
-IMAGES = "images and data sets"
-NUMA = "NUMA placement"
 CATALOGUE = "the device catalogue"
 
 NEVER = -1
@@ -48,6 +48,13 @@ class NodeScene(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 1000
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = ()
+    zone: str = ""
+    block: str = ""
+    rack: str = ""
+    nvlink_domain: str = ""
+    numa: int = 0
+    images: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
 
 
 class StartFails(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,16 +82,7 @@ class JobScene(msgspec.Struct, frozen=True, kw_only=True):
     start_fails: StartFails | None = None
 
 
-_NODE_LATER = {
-    "zone": TOPOLOGY,
-    "block": TOPOLOGY,
-    "rack": TOPOLOGY,
-    "nvlink_domain": TOPOLOGY,
-    "numa": NUMA,
-    "mig": MIG,
-    "images": IMAGES,
-    "datasets": IMAGES,
-}
+_NODE_LATER = {"mig": MIG}
 
 
 def _models(value: Value) -> list[str]:
@@ -106,6 +104,10 @@ def _taints(value: Value) -> tuple[Taint, ...]:
     return tuple(taints)
 
 
+def _texts(value: Value) -> tuple[str, ...]:
+    return tuple(item.scalar_text() for item in value.several())
+
+
 _NODE_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "gpus": ("gpus", Value.count),
     "gpu_model": ("gpu_model", Value.string),
@@ -116,6 +118,10 @@ _NODE_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "pods": ("pods", Value.count),
     "labels": ("labels", _labels),
     "taints": ("taints", _taints),
+    **{level: (level, Value.scalar_text) for level in TOPOLOGY},
+    "numa": ("numa", Value.count),
+    "images": ("images", _texts),
+    "datasets": ("datasets", _texts),
 }
 
 
@@ -131,6 +137,8 @@ def read_node_fields(value: Value) -> tuple[list[str], dict[str, Any]]:
             changes[target] = read(item)
     if changes.get("gpus", 0) > 64:
         raise fields["gpus"].error(f"must be at most 64, not {fields['gpus'].said()}")
+    if changes.get("numa", 1) not in range(1, 65):
+        raise fields["numa"].error("must be 1 to 64")
     if changes.get("pods", 1) < 1:
         raise fields["pods"].error("must be at least 1")
     names = read_plain(fields["name"])
@@ -159,31 +167,16 @@ def _number(amount: Exact) -> int | float:
     return float(amount) if isinstance(amount, Fraction) else amount
 
 
-def _selector(value: Value) -> list[dict[str, Any]]:
-    if isinstance(value.data, dict):
-        return [
-            {"key": key, "op": "In", "values": [entry.scalar_text() for entry in item.several()]}
-            for key, item in value.data.items()
-        ]
-    result = []
-    for item in value.items("requirements"):
-        fields = item.known("a requirement", ["key", "op", "values"])
-        if "key" not in fields:
-            raise item.error("has a requirement without a key")
-        op = fields["op"].word(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")) if "op" in fields else "In"
-        values = [entry.scalar_text() for entry in fields["values"].several()] if "values" in fields else []
-        result.append({"key": fields["key"].scalar_text(), "op": op, "values": values})
-    return result
-
-
 def _tolerations(value: Value) -> list[dict[str, Any]]:
     result = []
     for item in value.several():
-        head, colon, effect = item.string().rpartition(":")
-        if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            raise item.error(f"must be key=value:Effect, key:Effect or :Effect, not {item.said()}")
+        text, _, span = item.string().partition(" for ")
+        head, colon, effect = text.rpartition(":")
+        if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute") or (span and not span.isdecimal()):
+            raise item.error(f"must be key=value:Effect, key:Effect or :Effect (and ' for 300', in seconds), not {item.said()}")
         key, equals, label = head.partition("=")
-        result.append({"key": key, "value": label, "any_value": not equals, "effect": effect})
+        toleration = {"key": key, "value": label, "any_value": not equals, "effect": effect}
+        result.append(toleration | ({"seconds": int(span)} if span else {}))
     return result
 
 
@@ -197,30 +190,26 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "memory": ("memory_mib", lambda value: _number(read_memory(value))),
     "disk": ("disk_mib", lambda value: _number(read_memory(value))),
     "gpu_model": ("gpu_models", _models),
-    "selector": ("selector", _selector),
+    "selector": ("selector", read_requirements),
     "tolerations": ("tolerations", _tolerations),
+    "numa": ("numa", lambda value: value.word(("required", "preferred"))),
+    "ports": ("ports", lambda value: [item.whole() for item in value.several()]),
+    "image": ("image", Value.scalar_text),
+    "datasets": ("datasets", lambda value: [item.scalar_text() for item in value.several()]),
 }
 
 _TASK_LATER = {
     "mig": MIG,
     "gpu_capability": CATALOGUE,
     "gpu_bandwidth": CATALOGUE,
-    "within": TOPOLOGY,
-    "spread": TOPOLOGY,
-    "numa": NUMA,
-    "affinity": "affinity between jobs",
-    "anti_affinity": "affinity between jobs",
-    "ports": "ports",
 }
 
 _JOB_LATER = _TASK_LATER | {
-    "licences": LICENCES,
     "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
     "deadline": RESERVATIONS,
     "budget": "disruption budgets",
     "elastic": ELASTIC,
-    "exclusive": "exclusive nodes",
 }
 
 _AFTER = {"after": "started", "after_ok": "finished", "after_any": "ended", "after_fail": "failed"}
@@ -245,6 +234,7 @@ _JOB_FIELDS = [
     "labels",
     "groups",
     *_AFTER,
+    *CONSTRAINTS,
 ]
 
 
@@ -263,11 +253,9 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
 
 
 def _later(value: Value, later: dict[str, str]) -> dict[str, str]:
-    """What is not supported yet. `elastic: false` and `exclusive: false` say what is so anyway: they are taken out."""
-    if isinstance(value.data, dict):
-        for key in ("elastic", "exclusive"):
-            if key in value.data and value.data[key].data is False:
-                del value.data[key]
+    """What is not supported yet. `elastic: false` says what is so anyway: it is taken out."""
+    if isinstance(value.data, dict) and "elastic" in value.data and value.data["elastic"].data is False:
+        del value.data["elastic"]
     return later
 
 
@@ -321,6 +309,9 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         request["array"] = array
     if at_once is not None:
         request["at_once"] = at_once
+    constraints = read_constraints(fields)
+    if constraints:
+        request["constraints"] = constraints
     return JobScene(
         name=name,
         user=read_one(fields["user"]) if "user" in fields else "u",
@@ -383,7 +374,19 @@ def read_policy(value: Value) -> dict[str, Any]:
 
     `backfill` comes as the fields of `Backfill` that the scene sets, None where it plans nothing: `with_changes` reads it.
     """
-    known = ["name", "version", "filters", "scores", *_SWITCHES, "backfill", *_PLANNING, *_SPANS, *_COUNTS, *_SPANS.values()]
+    known = [
+        "name",
+        "version",
+        "filters",
+        "job_filters",
+        "scores",
+        *_SWITCHES,
+        "backfill",
+        *_PLANNING,
+        *_SPANS,
+        *_COUNTS,
+        *_SPANS.values(),
+    ]
     fields = value.known("a policy", list(dict.fromkeys(known)))
     changes: dict[str, Any] = {}
     for key, item in fields.items():
@@ -395,8 +398,8 @@ def read_policy(value: Value) -> dict[str, Any]:
             changes["backfill"] = _backfill(item)
         elif key in _PLANNING:
             changes.setdefault("planning", {})[_PLANNING[key]] = item.micros()
-        elif key == "filters":
-            changes["filters"] = tuple(entry.string() for entry in item.items("filters"))
+        elif key in ("filters", "job_filters"):
+            changes[key] = tuple(entry.string() for entry in item.items(key))
         elif key == "scores":
             changes["scores"] = tuple(_weight(entry) for entry in item.items("scores"))
         elif key in _SPANS:

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
+from muster.cluster.rules import LEVELS
 from muster.events.queues import QueueSet
+from muster.simulator.scenario.constraints import read_licences
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
     ELASTIC,
-    LICENCES,
     RESERVATIONS,
     SERVICES,
-    TOPOLOGY,
     NodeScene,
     read_jobs,
     read_node_fields,
@@ -58,6 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     about: str
     nodes: tuple[NodeScene, ...]
+    licences: dict[str, int]
     policy: dict[str, Any]
     queues: tuple[QueueSet, ...]
     steps: tuple[Step, ...]
@@ -88,10 +89,13 @@ def _scenario(document: Value, file: str) -> Scenario:
     for key in ("name", "cluster", "steps"):
         if key not in fields:
             raise document.error(f"has no {key}")
-    cluster = fields["cluster"].known("a cluster", ["nodes"], {"licences": LICENCES, "topology": TOPOLOGY})
+    cluster = fields["cluster"].known("a cluster", ["nodes", "licences", "topology"])
     mentions = Mentions(_queue_names(fields))
     queues = [read_queue(item, mentions) for item in fields["queues"].items("queues")] if "queues" in fields else []
     nodes = read_nodes(cluster["nodes"]) if "nodes" in cluster and cluster["nodes"].data != [] else []
+    if "topology" in cluster:
+        nodes = _placed(cluster["topology"], nodes)
+    licences = read_licences(cluster["licences"]) if "licences" in cluster else {}
     policy = read_policy(fields["policy"]) if "policy" in fields else {}
     steps = [_step(item, mentions) for item in fields["steps"].items("steps")]
     if not any(step.expects or step.nevers for step in steps):
@@ -104,6 +108,7 @@ def _scenario(document: Value, file: str) -> Scenario:
         name=fields["name"].scalar_text(),
         about=about,
         nodes=tuple(nodes),
+        licences=licences,
         policy=policy,
         queues=tuple(queues),
         steps=tuple(steps),
@@ -122,6 +127,20 @@ def _queue_names(fields: dict[str, Value]) -> list[str]:
         if isinstance(item.data, dict) and "name" in item.data:
             names.extend(read_plain(item.data["name"]))
     return list(dict.fromkeys(names))
+
+
+def _placed(value: Value, nodes: list[NodeScene]) -> list[NodeScene]:
+    """The nodes in the domains that the topology names: level, then domain, then the names of its nodes."""
+    found = {node.name: node for node in nodes}
+    for level, domains in value.known("a topology", LEVELS[:-1]).items():
+        for domain, names in domains.mapping("domains").items():
+            for name in read_plain(names):
+                if name not in found:
+                    raise names.error(f"names the node {name!r}, which the cluster does not have")
+                if getattr(found[name], level):
+                    raise names.error(f"names {name!r}, which is in the {level} {getattr(found[name], level)!r} already")
+                found[name] = msgspec.structs.replace(found[name], **{level: domain})
+    return list(found.values())
 
 
 def _step(value: Value, mentions: Mentions) -> Step:
@@ -343,6 +362,7 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "queue": _queue,
     "remove_queue": _remove_queue,
     "repeat_last": _repeat,
+    "licences": lambda value, mentions: [read_licences(value)],
     "late": _late,
     "unreadable": _nodes,
     "readable": _nodes,
@@ -361,7 +381,6 @@ _VERBS_LATER = {
     "revise": SERVICES,
     "metric": SERVICES,
     "checkpoint": "checkpoints",
-    "licences": LICENCES,
     "reserve": RESERVATIONS,
     "unreserve": RESERVATIONS,
 }

@@ -139,9 +139,14 @@ class Invariants:
                     raise SceneFailure("no proper subset of the victims to do", f"{self._name(needless)} was not needed")
 
     def _needless(self, nomination: Nomination, told: dict[Unit, Unit]) -> Unit | None:
-        """A victim told to stop without which the gang would have fitted too. Only gangs of one group are judged."""
+        """A victim told to stop without which the gang would have fitted too.
+
+        Only gangs of one group are judged, and only where nothing counts but amounts: the second judge looks at the others.
+        """
         groups = nomination.instance.job.request.groups
-        if len(groups) != 1:
+        if len(groups) != 1 or groups[0].ports or groups[0].numa:
+            return None
+        if any(job.gang.rules is not None for job in self.world.state.jobs.values()):
             return None
         for spared in nomination.victims:
             if told.get(spared.instance.key) != nomination.instance.key:

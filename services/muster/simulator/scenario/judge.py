@@ -7,6 +7,8 @@ from typing import Any
 
 from muster.cluster.jobs import Attempt, Instance, Task
 from muster.cluster.nodes import Node
+from muster.cluster.rules import domain_of
+from muster.engine.around import Around
 from muster.engine.eta import eta
 from muster.engine.explain import explain
 from muster.simulator.scenario.book import Unit
@@ -213,6 +215,28 @@ def _not_on(world: World, wanted: list[tuple[str, Names]]) -> str | None:
     return ", ".join(wrong) or None
 
 
+def _same(world: World, wanted: list[tuple[str, list[str]]]) -> str | None:
+    return _domains(world, [(name, [(level, Bound(1, 1)) for level in levels]) for name, levels in wanted])
+
+
+def _domains(world: World, wanted: list[tuple[str, list[tuple[str, Bound]]]]) -> str | None:
+    """How many domains the tasks of a job touch; a node that names none is one of its own."""
+    wrong = []
+    for name, levels in wanted:
+        nodes = [task.node for instance in instances(world, name) for task in _held(instance)]
+        for level, bound in levels:
+            found = sorted(dict.fromkeys([domain_of(node.name, node.spec, level) or f"none ({node.name})" for node in nodes]))
+            if not bound.holds(len(found)):
+                wrong.append(f"{name} is in {level} {show(found)}")
+    return ", ".join(wrong) or None
+
+
+def _licences(world: World, wanted: list[tuple[str, Bound]]) -> str | None:
+    """How many are left: neither in use nor kept."""
+    around = Around(world.state)
+    return _numbers([(name, around.licences_left(name), bound) for name, bound in wanted])
+
+
 def _devices(world: World, wanted: list[tuple[str, list[tuple[str, list[int] | Bound]]]]) -> str | None:
     wrong = []
     for name, nodes in wanted:
@@ -293,7 +317,7 @@ def _reason(world: World, wanted: list[tuple[str, list[str]]]) -> str | None:
         if not found:
             return f"{name} is not there"
         for instance in found:
-            said = "; ".join(explain(world.state, instance.job.id, instance.index).lines)
+            said = "; ".join(explain(world.state, instance.job.id, instance.index, advise=True).lines)
             if any(text.lower() not in said.lower() for text in texts):
                 return f"{name}: {said}"
     return None
@@ -473,6 +497,9 @@ _JUDGES: dict[str, Callable[[World, Any], str | None]] = {
     "members_by_group": _members_by_group,
     "on": _on,
     "not_on": _not_on,
+    "same": _same,
+    "domains": _domains,
+    "licences": _licences,
     "devices": _devices,
     "same_devices_as_at": _same_devices,
     "attempt": _attempt,

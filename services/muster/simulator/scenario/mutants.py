@@ -20,14 +20,18 @@ from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine import gate, lifecycle, order, passes, place, preempt, reclaim
+from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
+from muster.engine.bound import Bound
 from muster.engine.candidates import Candidates
+from muster.engine.caps import Caps
 from muster.engine.emit import Emitter
-from muster.engine.filters import FILTERS
+from muster.engine.filters import FILTERS, JOB_FILTERS
 from muster.engine.filters.resources import ResourcesFilter
 from muster.engine.limits import Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
+from muster.engine.scores import HOLDINGS, STATIC
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
 from muster.events.jobs import Dependency, JobCancelRequested, JobReprioritised
@@ -43,6 +47,7 @@ from muster.events.nodes import (
 from muster.events.operations import (
     InputRefused,
     LeaseExtended,
+    LicencesSet,
     NodeCordoned,
     NodeDrained,
     NodeFenced,
@@ -86,6 +91,33 @@ def _ignored(kind: type[Event]) -> Mutant:
     return _handling(kind, lambda state, event: None)
 
 
+def _passing_jobs(self: Any, around: Any, job: Job, among: int) -> int:
+    return among
+
+
+def _in_one_tier(self: Any, index: Any, shape: Shape, among: int) -> list[tuple[int, int]]:
+    return [(0, among)]
+
+
+def _all_equal(self: Any, view: Any, shape: Shape, rows: Any) -> Any:
+    return rows * 0
+
+
+def _one_domain_for_all(self: Bound, levels: Any, among: int) -> Any:
+    return [((), among)]
+
+
+def _anywhere_again(self: Bound, instance: Instance, counts: tuple[int, ...]) -> Any:
+    rules = instance.job.gang.rules
+    assert rules is not None
+    zeros = tuple([0] * len(counts))
+    return self._place(instance.job, rules, self.allowed_more(instance), counts, counts, zeros)
+
+
+def _largest_domain(self: Bound, *args: Any) -> Any:
+    return reversed(list(_parts(self, *args)))
+
+
 def _passing(self: Any, index: Any, shape: Shape, among: int) -> int:
     return among
 
@@ -99,6 +131,7 @@ _on_node = preempt._on_node
 _recount = Node.recount
 _one = BestFit.one
 _ask = Pass._ask
+_parts = Bound._parts
 _made = PendingClass.__init__
 _add = Recorded.add
 _beat = Beats.beat
@@ -171,7 +204,7 @@ def _free_at_notice(self: Emitter, decision: Event) -> None:
 def _partial(self: Placer, job: Job) -> Any:
     gang = job.gang
     minima = tuple([min(1, minimum) for minimum in gang.minima])
-    return self._gang(job, gang, minima, gang.counts, gang.offsets, self.excluded(job.avoid))
+    return self.places(job, gang, minima, gang.counts, gang.offsets, self.excluded(job.avoid))
 
 
 def _minimum_of_the_whole(self: Placer, job: Job) -> Any:
@@ -181,12 +214,12 @@ def _minimum_of_the_whole(self: Placer, job: Job) -> Any:
     for count in gang.counts:
         minima.append(min(left, count))
         left -= minima[-1]
-    return self._gang(job, gang, tuple(minima), gang.counts, gang.offsets, self.excluded(job.avoid))
+    return self.places(job, gang, tuple(minima), gang.counts, gang.offsets, self.excluded(job.avoid))
 
 
 def _only_the_minimum(self: Placer, job: Job) -> Any:
     gang = job.gang
-    return self._gang(job, gang, gang.minima, gang.minima, gang.offsets, self.excluded(job.avoid))
+    return self.places(job, gang, gang.minima, gang.minima, gang.offsets, self.excluded(job.avoid))
 
 
 def _no_barrier(self: Emitter, decision: Event) -> None:
@@ -370,6 +403,28 @@ class _Everything(dict[str, int]):
 MUTANTS: dict[str, Mutant] = {
     "fifo": _instead(PendingClass, "__init__", _without_priority),
     **{f"no-filter-{name}": _instead(type(filter), "passes", _passing) for name, filter in FILTERS.items()},
+    **{f"no-filter-{name}": _instead(type(filter), "passes", _passing_jobs) for name, filter in JOB_FILTERS.items()},
+    "no-filter-ports": _both(
+        lambda: mock.patch("muster.engine.special.ports_free", return_value=True),
+        lambda: mock.patch("muster.engine.filters.ports.ports_free", return_value=True),
+    ),
+    "no-filter-numa": _both(
+        _instead(type(JOB_FILTERS["numa"]), "passes", _passing_jobs),
+        lambda: mock.patch("muster.engine.room.take_near", lambda node, shape, found: tuple(found[: shape.gpus])),
+        lambda: mock.patch("muster.engine.room.with_room", lambda node, shape, free: free),
+    ),
+    **{f"no-score-{name}": _instead(type(score), "split", _in_one_tier) for name, score in STATIC.items()},
+    **{f"no-score-{name}": _instead(type(made(Policy())), "row", _all_equal) for name, made in HOLDINGS.items()},
+    "taints-for-ever": _instead(Shape, "tolerated_us", lambda self, taint: None),
+    "no-gate": lambda: mock.patch("muster.engine.step.gate", return_value=""),
+    "no-domains": _instead(Bound, "_split", _one_domain_for_all),
+    "largest-domain": _instead(Bound, "_parts", _largest_domain),
+    "any-number-of-domains": _instead(Bound, "_fewest", lambda *args: None),
+    "replaced-anywhere": _instead(Bound, "refill", _anywhere_again),
+    "no-spread": _instead(Caps, "full", lambda self: 0),
+    "unwelcome-is-fine": _instead(Around, "unwelcome", lambda self, job: 0),
+    "licences-for-anybody": _instead(Around, "licences_waited_for", lambda self, name, job: False),
+    "nothing-kept": _instead(Around, "kept", lambda self: iter(())),
     "no-holdings": _no_holdings,
     "no-cpu": _plenty("cpu_free"),
     "no-memory": _plenty("memory_free"),
@@ -460,6 +515,7 @@ MUTANTS: dict[str, Mutant] = {
             LeaseExtended,
             QueueSet,
             QueueRemoved,
+            LicencesSet,
             TaskExited,
         )
     },

@@ -84,7 +84,7 @@ class Performance:
         """
         world = self.world
         scenario = self.scenario
-        world.start(scenario.nodes, scenario.queues)
+        world.start(scenario.nodes, scenario.queues, scenario.licences)
         times = sorted({step.at_us for step in scenario.steps} | set(scenario.instants))
         number = 0
         previous: list[Outgoing] = []

@@ -204,6 +204,10 @@ def _remove_queue(world: World, name: str) -> None:
     world.send(OPERATIONS, encode_entry(QueueRemoved(queue=name)))
 
 
+def _licences(world: World, licences: dict[str, int]) -> None:
+    world.set_licences(licences)
+
+
 def _late(world: World, args: tuple[str, int, int, str, int]) -> None:
     name, attempt, rank, report, code = args
     job, index = _of(world, name)
@@ -287,6 +291,7 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "policy": _policy,
     "queue": _queue,
     "remove_queue": _remove_queue,
+    "licences": _licences,
     "late": _late,
     "unreadable": _readable(False),
     "readable": _readable(True),

@@ -10,6 +10,8 @@ import math
 import random
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from muster.cluster import snapshot
 from muster.cluster.assignment import assignment
 from muster.cluster.nodes import Node
@@ -17,7 +19,7 @@ from muster.cluster.state import State
 from muster.events.codec import decode_cycle, encode_entry
 from muster.events.decisions import InstanceBound, MembersReplaced
 from muster.events.nodes import NodeSpec
-from muster.events.operations import Policy, PolicySet
+from muster.events.operations import LicencesSet, Policy, PolicySet
 from muster.events.queues import QueueSet
 from muster.events.record import Cycle
 from muster.log.admit import Admitted
@@ -79,6 +81,8 @@ class World:
         self.fleet = Fleet(self._behaviour)
         self.fleet.epoch_us = START_US
         self.outbox: list[Outgoing] = []
+        self.licences: dict[str, int] = {}
+        """How many of each consumable the cell was said to have."""
         self.nodes: dict[str, NodeScene] = {}
         """What each node has now."""
         self.gone: dict[str, Agent] = {}
@@ -116,12 +120,15 @@ class World:
         """Log time now."""
         return self.now_us + self.fleet.epoch_us
 
-    def start(self, nodes: tuple[NodeScene, ...], queues: tuple[QueueSet, ...] = ()) -> None:
-        """A scheduler starts to lead, the policy and the queues are set and the nodes of the cluster register."""
+    def start(
+        self, nodes: tuple[NodeScene, ...], queues: tuple[QueueSet, ...] = (), licences: dict[str, int] | None = None
+    ) -> None:
+        """A scheduler starts to lead, policy, queues and licences are set and the nodes of the cluster register."""
         self.lead(gap_us=0)
         self.set_policy(self.policy)
         for queue in queues:
             self.send(OPERATIONS, encode_entry(queue))
+        self.set_licences(licences or {})
         for node in nodes:
             self.add_node(node)
         self.flush()
@@ -137,6 +144,12 @@ class World:
         """From here on decisions follow this policy."""
         self.policy = policy
         self.send(OPERATIONS, encode_entry(PolicySet(policy=policy)))
+
+    def set_licences(self, licences: dict[str, int]) -> None:
+        """From here on the cell has so many of these consumables, and of the others what it had."""
+        if licences:
+            self.licences = {**self.licences, **licences}
+            self.send(OPERATIONS, encode_entry(LicencesSet(licences=self.licences)))
 
     def deliver(self) -> None:
         """What the verbs of the present step have sent so far arrives."""
@@ -195,6 +208,13 @@ class World:
             tasks_max=scene.pods,
             labels=scene.labels,
             taints=scene.taints,
+            zone=scene.zone,
+            block=scene.block,
+            rack=scene.rack,
+            nvlink_domain=scene.nvlink_domain,
+            numa=scene.numa or UNSET,
+            images=scene.images or UNSET,
+            datasets=scene.datasets or UNSET,
         )
         agent.describe(spec, scene.gpus, scene.gpu_model, scene.gpu_memory_mib)
         self.nodes[agent.name] = scene
