@@ -107,11 +107,11 @@ def _one_domain_for_all(self: Bound, levels: Any, among: int) -> Any:
     return [((), among)]
 
 
-def _anywhere_again(self: Bound, instance: Instance, counts: tuple[int, ...]) -> Any:
+def _anywhere_again(self: Bound, instance: Instance, counts: tuple[int, ...], closed: int) -> Any:
     rules = instance.job.gang.rules
     assert rules is not None
     zeros = tuple([0] * len(counts))
-    return self._place(instance.job, rules, self.allowed_more(instance), counts, counts, zeros)
+    return self._place(instance.job, rules, self.allowed_more(instance) & ~closed, counts, counts, zeros)
 
 
 def _largest_domain(self: Bound, *args: Any) -> Any:
