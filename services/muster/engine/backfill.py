@@ -49,6 +49,8 @@ class Backfill:
         "_most",
         "_position",
         "_since",
+        "_through",
+        "_together",
         "cache",
         "counted",
         "horizon",
@@ -71,6 +73,10 @@ class Backfill:
         """Up to where of `Plans.moved` the horizon knows."""
         self._looked: dict[InstanceKey, int] = {}
         """Up to where of it a plan was looked at."""
+        self._together: list[InstanceKey] = []
+        """Plans that were looked at in this round; since then nothing moved but by plans of those who rank below them."""
+        self._through = -1
+        """Up to where that is so."""
         self._kept: dict[InstanceKey, int] = {}
         """Until when a plan that was looked at relies on nobody who is overdue."""
         self._since: tuple[int, int, dict[int, None] | None] = (-1, -1, None)
@@ -119,6 +125,9 @@ class Backfill:
         closed = 0
         for row in rows_of(bits):
             node = self.state.ledger.node(row)
+            if not any(self._devices_left(node, candidates) for candidates in wanted):
+                closed |= 1 << row
+                continue
             barred = self.barred(node)
             if not barred:
                 continue
@@ -160,6 +169,20 @@ class Backfill:
         barred = [max(0, now - then) for now, then in zip(free, least, strict=True)]
         return barred if any(barred) else []
 
+    def _devices_left(self, node: Node, candidates: Candidates) -> bool:
+        """Whether as many devices as a task wants whole are free and not planned on: what is cheap to say, said first."""
+        gpus = candidates.shape.gpus
+        if not gpus:
+            return True
+        planned: dict[int, None] = {}
+        for each in self.state.plans.rows[node.row].values():
+            if self.binds(each, self._end_us):
+                for placement in each.by_row[node.row]:
+                    planned.update(dict.fromkeys(placement.devices))
+        free, units = node.device_free, node.device_units
+        idle = sum([free[index] == units[index] for index in planned if index < len(free)])
+        return node.whole_free - idle >= gpus
+
     def _left(self, node: Node, barred: list[int], candidates: Candidates) -> bool:
         """Whether one task fits beside what is barred."""
         if not candidates.bits >> node.row & 1:
@@ -174,6 +197,7 @@ class Backfill:
         self.horizon.begin(self._moved())
         self.counted = 0
         self._hopeless = {}
+        self._part()
         for key in [key for key in self._looked if key not in self.state.plans.by_key]:
             del self._looked[key], self._kept[key]
 
@@ -207,6 +231,8 @@ class Backfill:
         if self.counted >= self._most:
             return self._drop(emitter, instance, "outranked")
         self._take_in()
+        if self.state.plans.upto() != self._through:
+            self._part()
         if planned is not None and self._stays(planned):
             self._count(planned)
             return False
@@ -258,6 +284,12 @@ class Backfill:
             return False
         return not any(row in planned.by_row or self.horizon.sooner(planned, row) for row in moved)
 
+    def _part(self) -> None:
+        """Others moved something: the plans looked at so far have seen what was before."""
+        for key in self._together:
+            self._looked[key] = self._through
+        self._together = []
+
     def _rows_since(self, position: int) -> dict[int, None] | None:
         """Which rows moved since, each once; None for too many."""
         plans = self.state.plans
@@ -272,7 +304,8 @@ class Backfill:
         """The plan is made or kept: who comes after in this round plans behind it."""
         key = planned.instance.key
         self.counted += 1
-        self._looked[key] = self.state.plans.upto()
+        self._looked[key] = self._through = self.state.plans.upto()
+        self._together.append(key)
         if key not in self._kept:
             self._kept[key] = -1
         self.horizon.put(planned)
