@@ -157,6 +157,16 @@ def test_every_command_of_the_documentation_runs(stack: Stack) -> None:
             stack.run("bash", "-c", line)
 
 
+def test_the_commands_of_the_page_on_constraints_run(stack: Stack) -> None:
+    node = json.loads(stack.muster("nodes", "--json"))["nodes"][0]["node"]
+    page = (Path(__file__).parents[2] / "docs" / "constraints.md").read_text()
+    lines = page.partition("```bash\n")[2].partition("```")[0].splitlines()
+    assert len(lines) == 4
+    said = [stack.muster(*shlex.split(line.replace("vm-0", node))[1:]) for line in lines]
+    assert "place in queue default: 0 before it" in said[1]
+    assert f"{node}: does not have 64 GPUs" in said[2]
+
+
 def test_who_follows_loses_and_doubles_no_line_when_the_scheduler_is_killed(stack: Stack) -> None:
     command = "for i in $(seq 30); do echo line $i; touch at.$i; sleep 0.2; done; exit 6"
     follow = [sys.executable, "-m", "muster.cli", "submit", "--name", "survives", "--follow", "--", "bash", "-c", command]
