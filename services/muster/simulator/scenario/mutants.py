@@ -388,7 +388,6 @@ MUTANTS: dict[str, Mutant] = {
     "no-aging": _both(
         *[_instead(module, "standing", lambda state, job, until_us: job.priority) for module in (order, passes, preempt, reclaim)]
     ),
-    "borrowed-or-not": _instead(reclaim, "borrowed", lambda charged, guarantee, charge: True),
     "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
     "no-grace": _instead(Emitter, "emit", _no_grace),
