@@ -24,12 +24,11 @@ from muster.cluster.jobs import Attempt, Instance, Job, Place
 from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
-from muster.engine import preempt
+from muster.engine import preempt, reclaim
 from muster.engine.emit import Emitter
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
-from muster.engine.reclaim import standing
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -88,6 +87,7 @@ class Pass:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
         passed: list[PendingClass] = []
+        aging = state.policy.aging_after_us
         for waiting in state.pending.classes.values():
             if waiting.count:
                 if waiting.memo is not None and self._in_vain(waiting):
@@ -95,7 +95,8 @@ class Pass:
                     continue
                 head = waiting.head()
                 if head is not None:
-                    turns.append((-self._standing(waiting, head), 1, head.place, len(turns), waiting))
+                    standing = self._standing(waiting, head) if aging else waiting.priority
+                    turns.append((-standing, 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
         emitter = self.emitter
@@ -117,7 +118,8 @@ class Pass:
             now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
-                heapq.heapreplace(turns, (-self._standing(who, head), 1, head.place, number, who))
+                standing = self._standing(who, head) if aging else who.priority
+                heapq.heapreplace(turns, (-standing, 1, head.place, number, who))
             else:
                 heapq.heappop(turns)
             if self.preempted and passed:
@@ -130,10 +132,7 @@ class Pass:
 
     def _standing(self, waiting: PendingClass, head: Instance) -> int:
         """The priority by which the class stands: higher for as long as its first one has waited."""
-        state = self.state
-        if not state.policy.aging_after_us:
-            return waiting.priority
-        return standing(state, head.job, state.at_us)
+        return reclaim.standing(self.state, head.job, self.state.at_us)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""

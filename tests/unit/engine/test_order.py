@@ -60,13 +60,13 @@ class Case:
             waiting.setdefault(name, []).append(event.job)
         driver.step(*jobs.values())
         driver.step(node("n", GPUS, cpu_milli=1000 * CORES))
-        for event in driver.found(InstanceBound):
-            bound = jobs[event.job]
+        for told in driver.found(InstanceBound):
+            bound = jobs[told.job]
             choices = [name for name in leaves if waiting.get(name)]
             right = self.turn("", choices)
-            where = f"seed {seed}: {event.job} of {bound.queue} is bound, it was the turn of {right}; {self.charged}"
+            where = f"seed {seed}: {told.job} of {bound.queue} is bound, it was the turn of {right}; {self.charged}"
             assert bound.queue == right, where
-            assert event.job == waiting[right][0], where
+            assert told.job == waiting[right][0], where
             waiting[right].pop(0)
             counts["bindings"] += 1
             counts["of several queues"] += len(choices) > 1

@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import lifecycle, order, passes, place, preempt, reclaim
+from muster.engine import lifecycle, order, place, preempt, reclaim
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.candidates import Candidates
 from muster.engine.emit import Emitter
@@ -386,7 +386,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-queue-times": _instead(QueueTree, "max_time_us", lambda self, queue: None),
     "no-protection": _instead(Queue, "spared", property(lambda self: False)),
     "no-aging": _both(
-        *[_instead(module, "standing", lambda state, job, until_us: job.priority) for module in (order, passes, preempt, reclaim)]
+        *[_instead(module, "standing", lambda state, job, until_us: job.priority) for module in (order, preempt, reclaim)]
     ),
     "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
