@@ -25,7 +25,10 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 
 ELSEWHERE = {
     ("docs/agents.md", r"muster agent .*"): "test_agent_docs.test_the_commands_run",
-    ("docs/constraints.md", r"muster (?:submit|explain|why-not|cancel) .*"): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
+    (
+        "docs/constraints.md",
+        r"muster (?:submit|explain|why-not|cancel) .*",
+    ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",

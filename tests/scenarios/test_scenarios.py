@@ -43,7 +43,6 @@ NOTICED_BY = {
     "no-queue-times": "queue-times",
     "no-protection": "queue-not-preempted",
     "no-aging": "S1-aging",
-    "borrowed-or-not": "P22-guaranteed",
     "no-nomination": "P14-fraction",
     "no-outranking": "P14-outranked",
     "no-grace": "D4",

@@ -40,6 +40,7 @@ def _queue_removed(state: State, event: QueueRemoved) -> None:
 def plant(state: State, specs: Sequence[tuple[QueueSet, bool]] = ()) -> QueueTree:
     """The tree begins, with these queues, the parents first; the closed ones marked. All is counted from scratch."""
     tree = state.tree = QueueTree()
+    state.pending.index()
     for spec, closed in specs:
         queue = tree.put(spec)
         if closed:

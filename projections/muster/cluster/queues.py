@@ -73,15 +73,16 @@ EMPTY_MAX = 4096
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count", "empty", "queues", "running")
+    __slots__ = ("classes", "count", "empty", "indexed", "queues", "running")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.count = 0
         self.empty = 0
         """Classes in which nobody waits."""
+        self.indexed = False
         self.queues: dict[str, Waiting] = {}
-        """The queues in which somebody waits."""
+        """The queues in which somebody waits: kept from `index` on, where queues stand in a tree."""
         self.running: dict[tuple[str, int], Running] = {}
         """How many attempts may be victims, by queue and priority."""
 
@@ -104,10 +105,12 @@ class PendingQueue:
         found = self.classes.get(key)
         if found is None:
             found = self.classes[key] = PendingClass(key, job)
-            self._enter(found)
+            if self.indexed:
+                self._enter(found)
         elif not found.count:
             self.empty -= 1
-            self._enter(found)
+            if self.indexed:
+                self._enter(found)
         heap = found.heap
         heapq.heappush(heap, (instance.place, instance))
         found.count += 1
@@ -126,7 +129,8 @@ class PendingQueue:
         self.count -= 1
         if not waits.count:
             waits.heap.clear()
-            self._leave(waits)
+            if self.indexed:
+                self._leave(waits)
             if waits.key[-1] is not None:
                 del self.classes[waits.key]
                 return
@@ -134,6 +138,14 @@ class PendingQueue:
             if self.empty > EMPTY_MAX:
                 self.classes = {key: each for key, each in self.classes.items() if each.count}
                 self.empty = 0
+
+    def index(self) -> None:
+        """From now on it is known who waits in each queue."""
+        self.indexed = True
+        self.queues = {}
+        for waiting in self.classes.values():
+            if waiting.count:
+                self._enter(waiting)
 
     def _enter(self, waiting: PendingClass) -> None:
         """Somebody waits in the class from now on."""

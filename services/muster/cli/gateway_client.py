@@ -20,7 +20,7 @@ import typer
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
-from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown
+from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown, QueueList
 
 if TYPE_CHECKING:
     from muster.engine.explain import Explanation
@@ -187,6 +187,10 @@ class Gateway:
     def nodes(self, at: int = 0) -> NodeList:
         """All nodes."""
         return self._get("/nodes", NodeList, _at(at))
+
+    def queues(self, at: int = 0) -> QueueList:
+        """All queues."""
+        return self._get("/queues", QueueList, _at(at))
 
     def node(self, name: str, at: int = 0) -> NodeShown:
         """One node."""

@@ -33,6 +33,7 @@ COMMANDS = {
     "jobs": "muster.cli.jobs",
     "job": "muster.cli.job",
     "nodes": "muster.cli.nodes",
+    "queues": "muster.cli.queues",
     "logs": "muster.cli.logs",
     "cancel": "muster.cli.cancel",
     "cordon": "muster.cli.operations",

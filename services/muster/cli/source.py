@@ -56,6 +56,10 @@ class LogSource:
         """All nodes."""
         return shown.node_list(self.state)
 
+    def queues(self, at: int = 0) -> shown.QueueList:
+        """All queues."""
+        return shown.queue_list(self.state)
+
     def node(self, name: str, at: int = 0) -> shown.NodeShown:
         """One node."""
         found = self.state.node(name)

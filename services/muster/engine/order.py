@@ -252,7 +252,6 @@ class TreePass(Pass):
         """What it is charged with has changed, and so have the keys from there up; or nobody is left to ask."""
         if not spot.turns:
             self._leave(spot)
-            return
         each: Spot | None = spot
         while each is not None and each.parent is not None:
             if each.key is not None and self._key(each) != each.key:

@@ -20,8 +20,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 
+from muster.cluster import plans
 from muster.cluster.jobs import Attempt, Instance, Job, Place
-from muster.cluster.plans import promised_us, standing
+from muster.cluster.plans import promised_us
 from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
@@ -94,6 +95,7 @@ class Pass:
         if backfill is not None:
             backfill.begin()
         limit = backfill.order_limit() if backfill is not None else None
+        aging = state.policy.aging_after_us
         for waiting in state.pending.classes.values():
             if waiting.count:
                 vain = waiting.memo is not None and self._in_vain(waiting)
@@ -102,10 +104,11 @@ class Pass:
                     continue
                 head = waiting.head()
                 if head is not None:
-                    if vain and limit is not None and (-self._standing(waiting, head), 1, head.place) > limit:
+                    standing = self._standing(waiting, head) if aging else waiting.priority
+                    if vain and limit is not None and (-standing, 1, head.place) > limit:
                         passed.append(waiting)
                         continue
-                    turns.append((-self._standing(waiting, head), 1, head.place, len(turns), waiting))
+                    turns.append((-standing, 1, head.place, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
         emitter = self.emitter
@@ -130,7 +133,8 @@ class Pass:
             now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
-                heapq.heapreplace(turns, (-self._standing(who, head), 1, head.place, number, who))
+                standing = self._standing(who, head) if aging else who.priority
+                heapq.heapreplace(turns, (-standing, 1, head.place, number, who))
             else:
                 heapq.heappop(turns)
             if passed and (self.preempted or (backfill is not None and backfill.open)):
@@ -143,10 +147,7 @@ class Pass:
 
     def _standing(self, waiting: PendingClass, head: Instance) -> int:
         """The priority by which the class stands: higher for as long as its first one has waited."""
-        state = self.state
-        if not state.policy.aging_after_us:
-            return waiting.priority
-        return standing(state.policy, head.job, state.at_us)
+        return plans.standing(self.state.policy, head.job, self.state.at_us)
 
     def _in_vain(self, waiting: PendingClass) -> bool:
         """Whether asking the class would surely fail as it did last time."""

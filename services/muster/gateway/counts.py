@@ -10,6 +10,7 @@ from typing import Any
 from muster.cluster.state import State
 from muster.events.decisions import JobsForgotten
 from muster.events.record import Cycle
+from muster.gateway.queues import stands
 from muster.gateway.shown import QueueList, QueueShown
 
 
@@ -44,12 +45,14 @@ class QueueCounts:
     def shown(self, state: State) -> QueueList:
         """As `muster.gateway.shown.queue_list` has it; `state` is that of the last cycle."""
         jobs, phases = self._jobs, self._phases
-        names = dict.fromkeys([*state.policy.queues, *[queue for queue, count in jobs.items() if count]])
+        tree = stands(state)
+        names = dict.fromkeys([*tree, *state.policy.queues, *[queue for queue, count in jobs.items() if count]])
         queues = [
             QueueShown(
                 queue=queue,
                 jobs=jobs[queue],
                 instances={phase: count for phase, count in sorted(phases.get(queue, {}).items()) if count},
+                tree=tree.get(queue),
             )
             for queue in names
         ]

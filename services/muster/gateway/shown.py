@@ -15,6 +15,7 @@ from muster.doors.names import ARRAY, DOOR
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
+from muster.gateway.queues import QueueStands, stands
 
 LIMIT = 1000
 """So many jobs in one answer, if no other number is asked for."""
@@ -226,6 +227,8 @@ class QueueShown(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     jobs: int
     instances: dict[str, int]
+    tree: QueueStands | None = None
+    """How it stands in the tree; null where there is no tree."""
 
 
 class QueueList(msgspec.Struct, frozen=True, kw_only=True):
@@ -417,13 +420,17 @@ def node_shown(state: State, node: Node, seen: Callable[[Job], bool]) -> NodeSho
 def queue_list(state: State) -> QueueList:
     """The queues that there are or that jobs name."""
     jobs: Counter[str] = Counter()
-    phases: dict[str, Counter[str]] = {queue: Counter() for queue in state.policy.queues}
+    tree = stands(state)
+    phases: dict[str, Counter[str]] = {queue: Counter() for queue in (*tree, *state.policy.queues)}
     for job in state.jobs.values():
         jobs[job.queue] += 1
         count = phases.setdefault(job.queue, Counter())
         for instance in job.instances:
             count[instance.phase] += 1
-    shown = [QueueShown(queue=queue, jobs=jobs[queue], instances=dict(sorted(count.items()))) for queue, count in phases.items()]
+    shown = [
+        QueueShown(queue=queue, jobs=jobs[queue], instances=dict(sorted(count.items())), tree=tree.get(queue))
+        for queue, count in phases.items()
+    ]
     return QueueList(cycle=state.number, at_us=state.at_us, queues=tuple(shown))
 
 

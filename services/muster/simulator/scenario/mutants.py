@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, snapshot
+from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, plans, snapshot
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import gate, lifecycle, order, passes, place, preempt, reclaim
+from muster.engine import gate, lifecycle, order, place, preempt, reclaim
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -454,9 +454,8 @@ MUTANTS: dict[str, Mutant] = {
     "no-queue-times": _instead(QueueTree, "max_time_us", lambda self, queue: None),
     "no-protection": _instead(Queue, "spared", property(lambda self: False)),
     "no-aging": _both(
-        *[_instead(module, "standing", lambda state, job, until_us: job.priority) for module in (order, passes, preempt, reclaim)]
+        *[_instead(module, "standing", lambda policy, job, until_us: job.priority) for module in (order, plans, preempt, reclaim)]
     ),
-    "borrowed-or-not": _instead(reclaim, "borrowed", lambda charged, guarantee, charge: True),
     "no-nomination": _instead(Claim, "add", lambda self, shape, devices, node: None),
     "no-outranking": _instead(Pass, "_outranked", lambda self, job: []),
     "no-grace": _instead(Emitter, "emit", _no_grace),
