@@ -195,7 +195,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     given = os.environ.get("MUSTER_TEST_KAFKA")
     if given:
         yield Kafka(_reached(given))
-    elif _docker_answers():
+    elif docker_answers():
         yield from _container()
     else:
         bring_jars()
@@ -269,7 +269,8 @@ def _reached(given: str) -> str:
     return given
 
 
-def _docker_answers() -> bool:
+def docker_answers() -> bool:
+    """Whether there is an engine that would run a container."""
     try:
         done = subprocess.run(
             ["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, timeout=20, check=False
