@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -78,20 +79,20 @@ class Postgres:
         self._made.clear()
 
 
-class OwnPostgres(Postgres):
+class OwnPostgres(Postgres, ABC):
     """A server of the test's own."""
 
+    @abstractmethod
     def stop(self) -> None:
         """Let it end in order; its clients are cut off."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self) -> None:
         """SIGKILL, as when the machine dies; returns when it is dead."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self) -> None:
         """Start it again, at the same address; returns when it serves."""
-        raise NotImplementedError
 
 
 class Runner(Protocol):
