@@ -2,8 +2,8 @@
 
 It holds the cell's state, changes it by the one `evolve` there is, notes what each entry touches (`muster.history.marks`) and,
 when a cycle is folded, makes the rows of what was touched (`muster.history.making`). So the rows cannot say anything else than
-the state did. What rows need and the state does not keep is here, and is small: since when a node is known, for whom an attempt
-was preempted, when a member was replaced.
+the state did. What rows need and the state does not keep is here, and is small: when a producer made a job, since when a node is
+known, for whom an attempt was preempted, when a member was replaced.
 
 A fold can be written down (`encode`) and gone on with (`decode`): the rows that it makes then are the same.
 """
@@ -151,6 +151,7 @@ class _Written(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     schema: int
     state: bytes
+    submitted: dict[str, int]
     nodes: list[tuple[str, int, int, list[int]]]
     """Name, since when it is known, since when it is as it is, the same of its devices."""
     by: list[tuple[str, int, int, str, int]]
@@ -163,6 +164,8 @@ class Fold:
     def __init__(self, cell: str) -> None:
         self.cell = cell
         self.state = State(cell)
+        self.submitted: dict[str, int] = {}
+        """When the producer of a job made it, by the producer's clock."""
         self.by: dict[AttemptKey, tuple[str, int]] = {}
         """For whom an attempt is preempted."""
         self.replaced: dict[AttemptKey, dict[int, int]] = {}
@@ -215,7 +218,7 @@ class Fold:
         for attempt, ended in marks.attempts.items():
             self._attempt(attempt, ended)
         for job in marks.jobs:
-            self._changes.add("jobs", job_row(self.cell, job, self._counts_of(job)))
+            self._changes.add("jobs", job_row(self.cell, job, self._counts_of(job), self.submitted.get(job.id, 0)))
             if not job.open:
                 self._counts.pop(job.id, None)
         for node in marks.nodes:
@@ -232,7 +235,7 @@ class Fold:
         ]
         by = [(*key, *whom) for key, whom in sorted(self.by.items())]
         replaced = [(*key, number, us) for key, cycles in sorted(self.replaced.items()) for number, us in cycles.items()]
-        return msgspec.msgpack.encode(_Written(SCHEMA, snapshot.encode(self.state), nodes, by, replaced))
+        return msgspec.msgpack.encode(_Written(SCHEMA, snapshot.encode(self.state), self.submitted, nodes, by, replaced))
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -250,6 +253,7 @@ class Fold:
             raise FoldError(str(error)) from error
         fold = cls(state.cell)
         fold.state = state
+        fold.submitted = written.submitted
         fold.by = {(name, index, attempt): (by_job, by_instance) for name, index, attempt, by_job, by_instance in written.by}
         for name, index, attempt, number, at_us in written.replaced:
             fold.replaced.setdefault((name, index, attempt), {})[number] = at_us

@@ -91,8 +91,8 @@ def cycle_row(cycle: Cycle, digest: str, position: int, size: int) -> CycleRow:
     )
 
 
-def job_row(cell: str, job: Job, counts: Counts) -> JobRow:
-    """A job whose instances are in the state."""
+def job_row(cell: str, job: Job, counts: Counts, submitted_us: int) -> JobRow:
+    """A job whose instances are in the state, and which its producer made at `submitted_us`; 0 where nobody knows."""
     request, run = job.request, job.run
     groups = request.groups
     models: dict[str, None] = {}
@@ -134,6 +134,7 @@ def job_row(cell: str, job: Job, counts: Counts) -> JobRow:
         json(run.command),
         text(run.image),
         text(run.directory),
+        submitted_us or None,
         job.submitted_us,
         job.place[0],
         None if job.open else max(instance.ended_us for instance in job.instances),

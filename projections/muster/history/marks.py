@@ -87,6 +87,7 @@ class Folding(Protocol):
     """What the marks need of a fold."""
 
     state: State
+    submitted: dict[str, int]
     by: dict[AttemptKey, tuple[str, int]]
     replaced: dict[AttemptKey, dict[int, int]]
 
@@ -107,6 +108,8 @@ def _job_submitted(fold: Folding, marks: Marks, event: JobSubmitted) -> None:
     arrived = fold.state.arrived
     if arrived and arrived[-1].id == event.job:
         job = arrived[-1]
+        if job not in marks.jobs:
+            fold.submitted[job.id] = event.submitted_us
         marks.jobs[job] = None
         for instance in job.instances:
             marks.instances.setdefault(instance, "")
@@ -135,6 +138,8 @@ def _job_rejected(fold: Folding, marks: Marks, event: JobRejected) -> None:
 
 def _jobs_forgotten(fold: Folding, marks: Marks, event: JobsForgotten) -> None:
     fold.flush()  # what this cycle changed of them cannot be told afterwards
+    for job in event.jobs:
+        fold.submitted.pop(job, None)
 
 
 # Tasks

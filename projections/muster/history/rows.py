@@ -91,9 +91,11 @@ class JobRow(NamedTuple):
     """A list of strings. The environment is not kept: it may hold what is secret."""
     image: str
     directory: str
-    submitted_us: int
-    """When a cycle took it, by log time."""
-    submitted_cycle: int
+    submitted_us: int | None
+    """When its producer made it, by the producer's clock; None where it does not say."""
+    entered_us: int
+    """When a cycle took it."""
+    entered_cycle: int
     ended_us: int | None
     """When its last instance ended."""
 

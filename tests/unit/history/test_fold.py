@@ -49,7 +49,7 @@ def compare(state: State, store: Store, gone: dict[tuple[Any, ...], Any]) -> Non
         assert row.pending == phases.count("pending")
         assert row.running == sum(phase in ("starting", "running", "stopping") for phase in phases)
         assert (row.finished, row.failed) == (phases.count("finished"), phases.count("failed"))
-        assert (row.ended_us is None) == bool(job.open)
+        assert (row.ended_us is None, row.entered_us) == (bool(job.open), job.submitted_us)
         assert (row.state in ("pending", "running")) == bool(job.open)
         for instance in job.instances:
             said = instances[instance.key]
@@ -176,7 +176,7 @@ def test_a_fold_that_was_written_down_makes_the_same_rows(name: str) -> None:
 def test_what_is_no_fold_is_refused() -> None:
     fold = Fold("c1")
     assert Fold.decode(fold.encode()).number == 0
-    for bad in (b"", b"\x93", fold.encode()[:-1], msgspec.msgpack.encode([0, b"", [], [], []])):
+    for bad in (b"", b"\x93", fold.encode()[:-1], msgspec.msgpack.encode([0, b"", {}, [], [], []])):
         with pytest.raises(FoldError):
             Fold.decode(bad)
 
