@@ -36,6 +36,9 @@ def up(
         typer.Option("--queue", metavar="NAME", help="A queue beside `default`; several times. Without, those of the log stay."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Require tokens on loopback too.")] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, which is at the gateway anyway, there too.")
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="If another one runs on the folder, wait until it ends.")] = False,
     stop_tasks: Annotated[
         bool, typer.Option("--stop-tasks", help="At the end stop what runs; its jobs run again after the next start.")
@@ -74,6 +77,7 @@ def up(
         names=names,
         queues=tuple(queue or ()),
         tokens=tokens,
+        metrics=checked_metrics(metrics),
         stop_tasks=stop_tasks,
         snapshot_every=snapshot_every,
     )
@@ -89,6 +93,22 @@ def up(
     finally:
         lock.close()
     return OK
+
+
+def checked_metrics(place: str) -> str:
+    """The place of metrics as it was told.
+
+    Raises:
+        Failure: it makes no sense.
+    """
+    from muster.metrics.endpoint import BadPlace, place_of
+
+    try:
+        if place:
+            place_of(place)
+    except BadPlace as error:
+        raise Failure(str(error), USAGE) from None
+    return place
 
 
 def _say(sentence: str) -> None:

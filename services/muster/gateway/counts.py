@@ -5,6 +5,7 @@ is the phase of each instance, for as long as the cell knows its job.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from muster.cluster.state import State
@@ -40,6 +41,12 @@ class QueueCounts:
                     looked[job, getattr(found, "instance", None)] = None
         for job, instance in looked:
             self._look(state, job, instance)
+
+    def phases(self) -> Iterator[tuple[str, str, int]]:
+        """Queue, phase, and how many instances are in it."""
+        for queue, phases in self._phases.items():
+            for phase, count in phases.items():
+                yield queue, phase, count
 
     def shown(self, state: State) -> QueueList:
         """As `muster.gateway.shown.queue_list` has it; `state` is that of the last cycle."""

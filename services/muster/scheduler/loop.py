@@ -219,7 +219,7 @@ class Scheduler:
             self.spent.cycle(taken_us - began_us, made_us - taken_us, now_us - made_us - told_us, told_us)
             self.inbox.moved(core.taken())
             self._settled()
-            self.spent.phases_us["serve"] += self.clock.monotonic_us() - now_us
+            self.spent.served(self.clock.monotonic_us() - now_us)
             return
         self.inbox.moved(core.taken())
         await self._rest()
