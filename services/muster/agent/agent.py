@@ -18,7 +18,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -51,6 +51,9 @@ STRANGER_S: Final = 0.2
 SWEEP_EVERY: Final = 600
 """Every so many checks it is asked whether old outputs are to be looked for."""
 
+if TYPE_CHECKING:
+    from muster.metrics import Endpoint
+
 LOGGER = logging.getLogger(__name__)
 
 
@@ -73,6 +76,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: bool = True
     """Whether to look for cgroup v2."""
     beat_s: float = BEAT_S
+    metrics: str = ""
+    """HOST:PORT at which Prometheus may ask; empty: nowhere."""
 
 
 class Agent:
@@ -102,6 +107,8 @@ class Agent:
             node=options.node, gateway=options.gateway, address=options.address, output_max_bytes=options.output_max_bytes
         )
         self.tasks = Tasks(self.home, self.inventory, runtime, self.groups, settings, self.changed.set)
+        self.reports = {"acknowledged": 0, "refused": 0, "unanswered": 0}
+        """How many were sent, by what came of them."""
         self.streaming = Streaming(self.home.output, self.client, self._ended)
         self._said: dict[str, str] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
@@ -113,6 +120,7 @@ class Agent:
         self.health = Health(self.inventory, self.home.folder, partial(loop.call_soon_threadsafe, self.changed.set))
         loop.add_reader(self.home.pipe, self._poked)
         self._introduce()
+        endpoint = await self._serve_metrics()
         self._prepare()
         loops = [asyncio.create_task(work()) for work in (self._report_loop, self._assignment_loop, self._check_loop)]
         stopped = asyncio.create_task(stop.wait())
@@ -125,6 +133,8 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*loops, stopped, *self._preparing.values(), return_exceptions=True)
             loop.remove_reader(self.home.pipe)
+            if endpoint is not None:
+                await endpoint.close()
             await self.streaming.close()
             await self.client.close()
             self.health.close()
@@ -197,16 +207,19 @@ class Agent:
             try:
                 answer = await self.client.report(report)
             except GatewayRefused as error:
+                self.reports["refused"] += 1
                 self._say("report", f"the gateway refuses the report: {error}")
                 self.announce = True
                 await asyncio.sleep(REFUSED_S)
                 continue
             except GatewayAway as error:
+                self.reports["unanswered"] += 1
                 self._say("report", str(error))
                 await asyncio.sleep(backoff.next_s(error.refused))
                 continue
             if backoff.reset():
                 self.back.set()
+            self.reports["acknowledged"] += 1
             self._say("report", "")
             self._say("name", answer.warning)
             if answer.durable and self.home.lease_ended():
@@ -319,6 +332,21 @@ class Agent:
             key[:2] == (job, instance) and key[2] in (attempt, attempt or key[2]) and key[3] == rank and local.phase != "exited"
             for key, local in self.tasks.known.items()
         )
+
+    async def _serve_metrics(self) -> "Endpoint | None":
+        """Let Prometheus ask, where that was said. What is needed for it is loaded only then."""
+        if not self.options.metrics:
+            return None
+        from muster.agent.measured import metrics_of
+        from muster.metrics import serve
+
+        try:
+            endpoint = await serve(metrics_of(self), self.options.metrics)
+        except OSError as error:  # the node's tasks matter more
+            LOGGER.error("metrics cannot be served at %s: %s", self.options.metrics, error.strerror or error)
+            return None
+        LOGGER.info("metrics are at http://%s:%d/metrics", endpoint.host, endpoint.port)
+        return endpoint
 
     def _inventory(self, runtime: Runtime) -> Inventory:
         options = self.options

@@ -63,6 +63,11 @@ class Health:
         self._reported = tuple(said)
         return self._reported
 
+    @property
+    def last(self) -> tuple[DeviceReport, ...]:
+        """What was reported last."""
+        return self._reported
+
     def news(self) -> bool:
         """Whether it is not what was reported last."""
         before = self._reported

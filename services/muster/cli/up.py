@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import checked_metrics
 from muster.cli.output import OK, USAGE, Failure, errors
 from muster.doors.origin import is_name
 from muster.up import places
@@ -93,22 +94,6 @@ def up(
     finally:
         lock.close()
     return OK
-
-
-def checked_metrics(place: str) -> str:
-    """The place of metrics as it was told.
-
-    Raises:
-        Failure: it makes no sense.
-    """
-    from muster.metrics.endpoint import BadPlace, place_of
-
-    try:
-        if place:
-            place_of(place)
-    except BadPlace as error:
-        raise Failure(str(error), USAGE) from None
-    return place
 
 
 def _say(sentence: str) -> None:

@@ -45,6 +45,8 @@ class Book:
 
     def written(self, snapshot: Path) -> None:
         """A snapshot of the cycle that was counted last was written there: write the counts beside it, and drop older ones."""
+        if self.counts.number != int(snapshot.name.removeprefix(f"{self._cell}-")[:16]):
+            return  # nothing was counted since it was read
         content = self.counts.dump()
         path = snapshot.with_suffix(COUNTS)
         partial = path.with_suffix(COUNTS + ".partial")

@@ -137,6 +137,11 @@ class Scheduler:
             logger.critical("the scheduler of cell %s stops", self.core.cell, exc_info=True)
             self._exit(EXIT_BROKEN)
 
+    @property
+    def position(self) -> int:
+        """The position in the log up to which it has read."""
+        return self._position
+
     def stop(self) -> None:
         """Return from `run` after the present pass, within about a second."""
         self._stopping = True
