@@ -57,7 +57,7 @@ def agent(
 ) -> int:
     """Run the node's tasks, until stopped. What runs then goes on, and an agent started again finds it.
 
-    A token, where the gateway wants one, is read from MUSTER_TOKEN.
+    A token, where the gateway wants one, is read from MUSTER_TOKEN, or from the file that MUSTER_TOKEN_FILE names.
 
     Exit status: 0 told to stop; 2 the command makes no sense; 3 the data folder cannot be used, or another agent uses it.
 
@@ -71,6 +71,7 @@ def agent(
     from muster.agent.home import HomeTaken
     from muster.agent.inventory import BadDevices
     from muster.agent.runtimes import UnknownRuntime, load
+    from muster.cli.gateway_client import told_token
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="agent: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -87,7 +88,7 @@ def agent(
         cpu_milli=1000 * cpus,
         memory_mib=memory_mib,
         address=address or own_address(gateways[0]),
-        token=os.environ.get("MUSTER_TOKEN", ""),
+        token=told_token() or "",
         labels=dict(_label(text) for text in label or ()),
         output_max_bytes=output_max_mib << 20,
         cgroup=cgroup,

@@ -22,8 +22,12 @@ def gateway(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="Tokens and snapshots; each gateway has a folder of its own. Else the user's."
+            "--data", metavar="DIR", help="Snapshots, and tokens; each gateway has a folder of its own. Else the user's."
         ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="Tokens and keys, where several gateways share them; else as --data."),
     ] = None,
     host: Annotated[
         str, typer.Option("--host", help="Where to listen. Elsewhere than on loopback tokens are required.")
@@ -48,6 +52,7 @@ def gateway(
         bus=bus,
         config=str(bus_config.absolute()) if bus_config is not None else "",
         folder=str((data or places.default_data().with_name("gateway")).absolute()),
+        keys=str(keys.absolute()) if keys is not None else "",
         cell=cell,
         host=host,
         port=port or _free_port(host),

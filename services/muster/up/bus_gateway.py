@@ -46,7 +46,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     """The file of settings."""
     folder: str
-    """Of tokens and snapshots. One gateway a folder."""
+    """Of snapshots. One gateway a folder."""
+    keys: str = ""
+    """Of tokens and the key of running jobs' tokens, which several gateways may share; else `folder`."""
     cell: str = CELL
     host: str = HOST
     port: int = PORT
@@ -80,13 +82,14 @@ async def main(options: Options) -> int:
         intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
         await intake.start()
         closing.push_async_callback(let_go, intake.close)
-        secrets = Secrets(folder)
+        keys = Path(options.keys or folder)
+        secrets = Secrets(keys)
         gateway = Gateway(live, intake, History(bus.address, options.cell, folder), secrets)
         gateway.one_of_several = True
         follower.admitted = live.admitted
         settle()
         required = options.tokens or not places.is_loopback(options.host)
-        server = Server(application(gateway, Tokens(folder), required, secrets))
+        server = Server(application(gateway, Tokens(keys), required, secrets))
         await _serve(server, listener, gateway, follower)
         follower.snapshot()
     return 0
