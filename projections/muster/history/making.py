@@ -252,7 +252,7 @@ def node_row(cell: str, node: Node, registered_us: int, changed_us: int) -> Node
         text(spec.rack),
         text(spec.nvlink_domain),
         json(spec.labels),
-        json(spec.taints) if spec.taints else NOTHING,
+        json(msgspec.to_builtins(spec.taints)) if spec.taints else NOTHING,
         registered_us,
         changed_us,
     )
