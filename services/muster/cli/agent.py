@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import Metrics, checked_metrics
 from muster.cli.output import OK, UNREADABLE, Failure, console
 from muster.events.base import NAME_PATTERN
 
@@ -54,6 +55,7 @@ def agent(
     output_max_mib: Annotated[
         int, typer.Option("--output-max-mib", help="So much is kept of each output of a task.", min=1)
     ] = 1024,
+    metrics: Metrics = "",
 ) -> int:
     """Run the node's tasks, until stopped. What runs then goes on, and an agent started again finds it.
 
@@ -92,6 +94,7 @@ def agent(
         labels=dict(_label(text) for text in label or ()),
         output_max_bytes=output_max_mib << 20,
         cgroup=cgroup,
+        metrics=checked_metrics(metrics),
     )
     try:
         plugin = load(runtime)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import checked_metrics
 from muster.cli.output import USAGE, Failure
 from muster.cli.scheduler import BusAddress, BusCell, BusConfig, keep
 from muster.doors.origin import is_name
@@ -34,6 +35,9 @@ def gateway(
     ] = places.HOST,
     port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65_535)] = places.PORT,
     tokens: Annotated[bool, typer.Option("--tokens", help="Require tokens on loopback too.")] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, which is at the gateway anyway, there too.")
+    ] = "",
 ) -> int:
     """Serve the API, agents and people from the log on Kafka. Start as many as you like; agents take several --gateway.
 
@@ -57,6 +61,7 @@ def gateway(
         host=host,
         port=port or _free_port(host),
         tokens=tokens,
+        metrics=checked_metrics(metrics),
     )
     return keep("the gateway", "muster.up.bus_gateway", bus, bus_config, options)
 
