@@ -1,0 +1,199 @@
+"""The worker on a bus: a Faust application that follows `muster.log` and writes its history.
+
+Faust says which worker has the partition, and brings what comes. Where to begin is PostgreSQL's to say, not Kafka's: the group's
+offset may be behind what was written (then what comes is known, and ignored) or ahead of it (Faust can commit past a message that
+is still in flight; a database may come back from a copy), and a seek of ours would be undone by Faust's own after a rebalance.
+So what is missing between the position and what comes is read by a consumer of our own (`KafkaLog`), when the partition is
+given to this worker and wherever there is a gap: every record passes `admit` in order, whoever brought it. Two workers that
+both believe to have the partition, in a rebalance, change no row twice: the position is moved by comparing, and who finds it
+elsewhere starts again from where it is.
+
+Any other error is a crash of the application: the process ends, its supervisor starts it again.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from muster.history.follow import FileSource, follow
+from muster.history.schema import READER, connect, hang_up, migrate
+from muster.history.sink import COMMAND_S, Outrun, Sink
+from muster.history.writer import Writer
+from muster.log.bus import Bus
+from muster.log.errors import OperatingError
+from muster.log.kafka import LOG_TOPIC, KafkaLog
+from muster.log.port import Record
+from muster.log.reader import is_bus
+
+GROUP: Final = "muster-history"
+AT_ONCE: Final = 256
+"""Records in a batch from Faust."""
+WITHIN_S: Final = 0.1
+"""A batch that is not full waits so long for more."""
+WAIT_S: Final = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is told. It prints without its secrets."""
+
+    dsn: str
+    """Of the database; it may hold a password."""
+    log: str
+    """What is followed: a bus (`kafka://…`), or the folder or the file of a log on this machine."""
+    cell: str = "main"
+    bus_config: str | None = None
+    """The file that says how the bus is reached."""
+    group: str = GROUP
+    """With a bus: workers of one group share the work."""
+    reader: str | None = READER
+    """The role that may read the views."""
+
+    def __repr__(self) -> str:
+        return f"Options(log={self.log!r}, cell={self.cell!r}, group={self.group!r})"
+
+
+def main(options: Options) -> int:
+    """Run a worker until it is told to stop; the process's exit status. On an error the process ends at once, with status 1."""
+    try:
+        asyncio.run(run(options))
+    except OperatingError as error:
+        print(f"muster history: {error}", file=sys.stderr, flush=True)
+    except Exception:  # whatever it was, no thread of the stream processor may keep the process alive
+        logger.exception("the history worker ends")
+    else:
+        return 0
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+async def run(options: Options) -> None:
+    """Write the history until SIGINT or SIGTERM.
+
+    Raises:
+        OperatingError: it cannot go on; another start goes on from where the rows end.
+    """
+    schema = await _prepare(options)
+    async with _pool(options.dsn) as pool:
+        sink = Sink(pool, schema, options.cell)
+        if is_bus(options.log):
+            await _run_on_bus(options, sink)
+        else:
+            await _run_on_file(options, sink)
+
+
+class Tail:
+    """What a worker does with the partition that it was given."""
+
+    def __init__(self, log: KafkaLog, writer: Writer) -> None:
+        self._log = log
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        """One after the other: what Faust brings, and what is read when the partition is given to us."""
+        self._started = False
+
+    async def begin(self) -> None:
+        """The partition is ours: read what stands in it, from where the rows end."""
+        async with self._lock:
+            await self._fill(await self._log.end())
+
+    async def take(self, records: Sequence[Record]) -> None:
+        """Write what has come, and first what is missing before it."""
+        async with self._lock:
+            new = [record for record in records if record.position > self._writer.seen] if self._started else []
+            if self._started and not new:
+                return
+            if new and new[-1].position == self._writer.seen + len(new):
+                await self._write(new)
+            # What is missing before it or in it, and all of it where somebody else has written meanwhile:
+            await self._fill(records[-1].position)
+
+    async def _fill(self, upto: int) -> None:
+        """Bring the writer to this position, from the rows' own."""
+        while True:
+            if not self._started:
+                await self._writer.start(self._log)
+                self._started = True
+            if self._writer.seen >= upto:
+                return
+            records = await self._log.read(self._writer.seen, AT_ONCE)
+            if records:
+                await self._write(records)
+            else:
+                await self._log.wait(self._writer.seen, WAIT_S)
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        try:
+            await self._writer.take(records)
+        except Outrun as error:
+            logger.info("%s: this one starts again from there", error)
+            self._started = False
+
+
+async def _run_on_bus(options: Options, sink: Sink) -> None:
+    from muster.log.streams import make_app, serve  # who follows a file needs no stream processor
+
+    bus = Bus.parse(options.log, options.bus_config)
+    log = await KafkaLog.open(bus, writer=False)
+    try:
+        tail = Tail(log, Writer(sink, options.cell))
+        app = make_app(bus, options.group)
+        topic = app.topic(LOG_TOPIC, key_serializer="raw", value_serializer="raw")
+
+        async def begin() -> None:
+            try:
+                await tail.begin()
+            except Exception as error:
+                await app.crash(error)
+
+        async def assigned(_: Any, partitions: set[Any], **__: Any) -> None:
+            # Not awaited: a rebalance waits for this, and a long log takes long.
+            if any(each.topic == LOG_TOPIC and each.partition == 0 for each in partitions):
+                app.add_future(begin())
+
+        async def history(stream: Any) -> None:
+            try:
+                async for events in stream.take_events(AT_ONCE, WITHIN_S):
+                    await tail.take([Record(each.message.offset + 1, each.message.value or b"") for each in events])
+            except Exception as error:
+                await app.crash(error)
+
+        connect_signal: Any = app.on_partitions_assigned.connect
+        connect_signal(assigned)
+        app.agent(topic, name="history", concurrency=1)(history)
+        await serve(app)
+    finally:
+        await log.close()
+
+
+async def _run_on_file(options: Options, sink: Sink) -> None:
+    source = await FileSource.open(options.log, options.cell)
+    try:
+        writer = Writer(sink, options.cell)
+        await writer.start(source)
+        await follow(source, writer)
+    finally:
+        await source.close()
+
+
+async def _prepare(options: Options) -> str:
+    """The build to write, made where it is missing."""
+    connection = await connect(options.dsn)
+    try:
+        return await migrate(connection, options.reader)
+    finally:
+        await hang_up(connection)
+
+
+def _pool(dsn: str) -> Any:
+    """A pool, made in the loop that uses it."""
+    settings = {"application_name": "muster-history"}
+    return asyncpg.create_pool(dsn, min_size=1, max_size=2, command_timeout=COMMAND_S, server_settings=settings)
