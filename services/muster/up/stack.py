@@ -105,6 +105,7 @@ class Stack:
         self.metrics = self.gateway.metrics = metrics_of(self.gateway, self.core, book, snapshots, log.path)
         self.metrics.source(lambda: scheduler(self.core, phases))
         self.metrics.set("muster_recovery_cycles", recovered.folded)
+        self.metrics.set("muster_follower_lag_records", 0, follower="gateway")  # its state is the scheduler's own
         required = options.tokens or not places.is_loopback(options.host)
         self.server = Server(application(self.gateway, Tokens(options.data), required, secrets))
 
