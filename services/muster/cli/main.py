@@ -43,6 +43,7 @@ COMMANDS = {
     "slurm": "muster.cli.slurm",
     "log": "muster.cli.log",
     "at": "muster.cli.at",
+    "history": "muster.cli.history",
     "explain": "muster.cli.explain",
     "convert": "muster.cli.convert",
     "bus": "muster.cli.bus",
@@ -50,7 +51,7 @@ COMMANDS = {
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "token")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "token", "history")
 """Commands that have commands of their own."""
 
 
