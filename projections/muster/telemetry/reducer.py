@@ -24,15 +24,14 @@ from typing import Final
 from muster.events.entries import encode
 from muster.events.telemetry import GpuSample, GpusSampled
 from muster.telemetry.proposals import Proposal, propose, propose_healthy
-from muster.telemetry.rules import Rules
+from muster.telemetry.rules import AHEAD_S, Rules
 from muster.telemetry.signals import reader
 from muster.telemetry.windows import NEVER_US, SECOND_US, Check, Device
 
 DEVICES_MAX: Final = 200_000
 WAITING_MAX: Final = 2_000
 """So many samples of one device may wait; the oldest is folded when there are more."""
-AHEAD_US: Final = 60 * SECOND_US
-"""A sample that says it is so much later than the broker took it has a wrong time: it would make all others late."""
+AHEAD_US: Final = AHEAD_S * SECOND_US
 
 
 class Counts:

@@ -22,6 +22,8 @@ from muster.telemetry.signals import SIGNALS, value_of
 FILE: Final = Path(__file__).with_name("rules.toml")
 VERSION: Final = 1
 RULES_MAX: Final = 64
+AHEAD_S: Final = 60
+"""A sample that says it is so much later than the broker took it has a wrong time: it would make all others late."""
 FILE_MAX_BYTES: Final = 1024 * 1024
 
 Measure = Literal["max", "min", "increase", "share_percent"]
@@ -76,7 +78,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def reach_s(self) -> int:
         """What is older than this, by its own time, changes no proposal any more: so far back samples are read again."""
         windows = max(rule.window_s * (2 * rule.recovers_after + 3) for rule in self.rule)
-        return windows + 2 * self.late_s
+        return windows + 2 * self.late_s + AHEAD_S
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

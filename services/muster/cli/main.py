@@ -48,10 +48,11 @@ COMMANDS = {
     "convert": "muster.cli.convert",
     "bus": "muster.cli.bus",
     "agent": "muster.cli.agent",
+    "telemetry": "muster.cli.telemetry",
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "token", "history")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history")
 """Commands that have commands of their own."""
 
 

@@ -1,0 +1,197 @@
+"""The worker: a Faust application that reads `muster.telemetry` and writes proposals to `muster.gpu-health`.
+
+It keeps nothing but what it folds: no table, no changelog, and Faust's word on how far it has read is believed only roughly. When
+it is given a partition, it looks at where that word points, goes back from there by `Rules.reach_s` and a margin of the
+broker's time (`muster.telemetry.looking_back`), and folds again what it folded before: from then on it comes to the same
+proposals as if it had never stopped. Those that stand on `muster.gpu-health` since then are not sent again.
+
+A message counts as read when what it led to is durable, so a proposal may be sent twice and none is lost. Any error is the end
+of the process, whoever keeps it starts it again: Faust by itself would acknowledge a message whose handling failed and go on.
+
+Not here: what is proposed (`muster.telemetry.reducer`), and what becomes of it (the scheduler's).
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterable
+from pathlib import Path
+from typing import Any, Final
+
+import faust
+import msgspec
+from yarl import URL
+
+from muster.events.cloudevents import GPU_HEALTH, TELEMETRY, refusal, to_data
+from muster.events.edge import Malformed
+from muster.events.telemetry import decode_sampled
+from muster.log.bus import Bus
+from muster.telemetry.looking_back import Begun, LookingBack, look_back, said_since
+from muster.telemetry.proposals import Proposal
+from muster.telemetry.reducer import Reducer
+from muster.telemetry.rules import Rules
+
+GROUP: Final = "muster-telemetry"
+SESSION_S: Final = 20
+"""A worker that is not heard for so long has died: another one gets its partitions."""
+REQUEST_S: Final = 60
+SEND_S: Final = 30
+SAID_MAX: Final = 100_000
+"""So many ids of proposals are known at most; the oldest are forgotten."""
+
+logger = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is told when it is started."""
+
+    group: str = GROUP
+    instance: str = ""
+    """A name that only this worker has: started again under it, it gets its partitions back at once."""
+
+
+class NotSent(Exception):
+    """A proposal was not taken by the broker."""
+
+
+class Worker:
+    """One worker: its application, and what it folds of each partition that it has."""
+
+    def __init__(self, bus: Bus, rules: Rules, folder: Path, options: Options) -> None:
+        self.bus = bus
+        self.rules = rules
+        self.refused = 0
+        """Messages that were no samples."""
+        self.sent = 0
+        self.repeated = 0
+        """Proposals that stood on the topic already."""
+        self._parts: dict[int, Begun] = {}
+        self._reducers: dict[int, Reducer] = {}
+        self._error: Exception | None = None
+        self._said: dict[str, None] = {}
+        self.app = _application(bus, folder, options)
+        self.app.transport = LookingBack.made_for(self.app, self.began)
+        self._samples = self.app.topic(TELEMETRY, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes)
+        self._health = self.app.topic(GPU_HEALTH, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes)
+        self.app.agent(self._samples, name=f"{options.group}.samples", concurrency=1)(self._read)
+
+    async def run(self) -> None:
+        """Be a worker until `stop`.
+
+        Raises:
+            Exception: why it could not go on.
+        """
+        await self.app.start()
+        await self.app.wait_until_stopped()
+        if self._error is not None:
+            raise self._error
+        if self.app.crashed:
+            raise self.app.crash_reason or RuntimeError("Faust gave up")
+
+    async def stop(self) -> None:
+        """Give the partitions back, and let go of the connections."""
+        await self.app.stop()
+
+    async def began(self, committed: dict[int, int]) -> dict[int, int]:
+        """By partition that this worker has, from which offset on it reads. What was folded before is dropped."""
+        begun = await look_back(self.bus, committed, self.rules.reach_s())
+        since_us = min((each.begins_us for each in begun.values() if each.begins_us), default=0)
+        self._said = await said_since(self.bus, since_us, SAID_MAX) if begun else {}
+        self._parts = begun
+        self._reducers = {part: Reducer(self.rules, begins_us=each.begins_us) for part, each in begun.items()}
+        for part, each in sorted(begun.items()):
+            logger.info("%s/%d is read from %d on; %d was read before", TELEMETRY, part, each.start, each.committed)
+        return {part: each.start for part, each in begun.items()}
+
+    async def _read(self, stream: Any) -> None:
+        try:
+            async for event in _events(stream):
+                await self.take(event.message)
+        except Exception as error:
+            self._error = error
+            await self.app.crash(error)
+            raise
+
+    async def take(self, message: Any) -> None:
+        """Fold one message, and return when every proposal that it led to is durable.
+
+        Raises:
+            NotSent: one is not.
+        """
+        begun = self._parts.get(message.partition)
+        if begun is None or not begun.is_due(message.offset):
+            return  # it was fetched before the worker went back, and comes again
+        data = to_data(TELEMETRY, message.headers or (), message.value)
+        try:
+            if refused := refusal(data):
+                raise Malformed(refused.reason)
+            sampled = decode_sampled(data)
+            if (message.key or b"").decode(errors="replace") != sampled.node:
+                raise Malformed(f"the message's key is {message.key!r}; it must be the node, {sampled.node!r}")
+        except Malformed as error:
+            self.refused += 1
+            logger.warning("%s/%d, offset %d, is passed over: %s", TELEMETRY, message.partition, message.offset, error)
+            return
+        appended_us = max(0, int(1_000_000 * (message.timestamp or 0)))
+        for proposal in self._reducers[message.partition].take(sampled, appended_us=appended_us):
+            await self._propose(proposal)
+
+    async def _propose(self, proposal: Proposal) -> None:
+        if proposal.id in self._said:
+            self.repeated += 1
+            return
+        key, headers, value = proposal.message()
+        try:
+            async with asyncio.timeout(SEND_S):
+                await (await self._health.send(key=key, value=value, headers=headers))
+        except Exception as error:
+            raise NotSent(f"{GPU_HEALTH} did not take {proposal.id}: {error or type(error).__name__}") from error
+        self._said[proposal.id] = None
+        while len(self._said) > SAID_MAX:
+            del self._said[next(iter(self._said))]
+        self.sent += 1
+        logger.info("%s on %s is %s: %s", proposal.device, proposal.node, proposal.health, proposal.reason)
+
+
+def _events(stream: Any) -> AsyncIterable[Any]:
+    events: AsyncIterable[Any] = stream.events()
+    return events
+
+
+def _application(bus: Bus, folder: Path, options: Options) -> faust.App:
+    """Faust with every setting that matters said: it makes no topics, serves nothing, and writes with `acks=all`."""
+    return faust.App(
+        options.group,
+        broker=[URL(f"kafka://{server}") for server in bus.servers],
+        broker_credentials=_credentials(bus),
+        broker_client_id=bus.client_options()["client_id"],
+        broker_session_timeout=SESSION_S,
+        broker_heartbeat_interval=SESSION_S / 4,
+        broker_request_timeout=REQUEST_S,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=options.instance or None,
+        consumer_max_fetch_size=4 * 1024 * 1024,
+        producer_acks=-1,
+        producer_request_timeout=SEND_S,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        datadir=str(folder),
+        store="memory://",
+        web_enabled=False,
+        autodiscover=False,
+        processing_guarantee="at_least_once",
+    )
+
+
+def _credentials(bus: Bus) -> Any:
+    """As Faust wants said what the bus's settings say of TLS and SASL."""
+    options = bus.client_options()
+    context: ssl.SSLContext | None = options.get("ssl_context")
+    if "sasl_mechanism" in options:
+        return faust.SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            mechanism=options["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context) if context is not None else None
