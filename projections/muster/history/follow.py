@@ -73,15 +73,19 @@ class FileSource:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-async def follow(source: Source, writer: Writer, *, until: int | None = None, poll_s: float = POLL_S) -> None:
-    """Write whatever comes, for ever; or up to the position `until`.
+async def follow(
+    source: Source, writer: Writer, *, until: int | None = None, stopped: asyncio.Future[None] | None = None
+) -> None:
+    """Write whatever comes: up to the position `until`, or until `stopped` is done, or for ever.
 
     Raises:
         LogError, HistoryError: see `Writer.take`.
     """
-    while until is None or writer.seen < until:
+    while (until is None or writer.seen < until) and (stopped is None or not stopped.done()):
         records = await source.read(writer.seen, AT_ONCE)
         if records:
             await writer.take(records)
+        elif stopped is not None:
+            await asyncio.wait([stopped], timeout=POLL_S)
         else:
-            await asyncio.sleep(poll_s)
+            await asyncio.sleep(POLL_S)

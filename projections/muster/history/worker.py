@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import asyncpg
 import msgspec
@@ -30,6 +30,7 @@ from muster.log.errors import OperatingError
 from muster.log.kafka import LOG_TOPIC, KafkaLog
 from muster.log.port import Record
 from muster.log.reader import is_bus
+from muster.log.stopping import told_to_stop
 
 GROUP: Final = "muster-history"
 AT_ONCE: Final = 256
@@ -53,6 +54,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The file that says how the bus is reached."""
     group: str = GROUP
     """With a bus: workers of one group share the work."""
+    instance: str = ""
+    """With a bus: the name of this worker in its group. See `muster.log.streams.make_app`."""
+    topic: str = LOG_TOPIC
+    """With a bus: where the log stands."""
     reader: str | None = READER
     """The role that may read the views."""
 
@@ -60,19 +65,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return f"Options(log={self.log!r}, cell={self.cell!r}, group={self.group!r})"
 
 
-def main(options: Options) -> int:
-    """Run a worker until it is told to stop; the process's exit status. On an error the process ends at once, with status 1."""
+def main(options: Options) -> NoReturn:
+    """Run a worker until it is told to stop, and end the process: with status 0, or with 1 and a sentence that says why."""
+    asyncio.run(_run_and_end(options))
+    raise AssertionError("it ended the process")
+
+
+async def _run_and_end(options: Options) -> None:
+    """Nothing that the stream processor may have left, no thread and no task, is waited for."""
+    status = 1
     try:
-        asyncio.run(run(options))
+        await run(options)
+        status = 0
     except OperatingError as error:
-        print(f"muster history: {error}", file=sys.stderr, flush=True)
-    except Exception:  # whatever it was, no thread of the stream processor may keep the process alive
+        print(f"muster history: {error}", file=sys.stderr)
+    except Exception:
         logger.exception("the history worker ends")
-    else:
-        return 0
     logging.shutdown()
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)
 
 
 async def run(options: Options) -> None:
@@ -142,11 +154,11 @@ async def _run_on_bus(options: Options, sink: Sink) -> None:
     from muster.log.streams import make_app, serve  # who follows a file needs no stream processor
 
     bus = Bus.parse(options.log, options.bus_config)
-    log = await KafkaLog.open(bus, writer=False)
+    log = await KafkaLog.open(bus, options.topic, writer=False)
     try:
         tail = Tail(log, Writer(sink, options.cell))
-        app = make_app(bus, options.group)
-        topic = app.topic(LOG_TOPIC, key_serializer="raw", value_serializer="raw")
+        app = make_app(bus, options.group, options.instance)
+        topic = app.topic(options.topic, key_serializer="raw", value_serializer="raw")
 
         async def begin() -> None:
             try:
@@ -156,7 +168,7 @@ async def _run_on_bus(options: Options, sink: Sink) -> None:
 
         async def assigned(_: Any, partitions: set[Any], **__: Any) -> None:
             # Not awaited: a rebalance waits for this, and a long log takes long.
-            if any(each.topic == LOG_TOPIC and each.partition == 0 for each in partitions):
+            if any(each.topic == options.topic and each.partition == 0 for each in partitions):
                 app.add_future(begin())
 
         async def history(stream: Any) -> None:
@@ -178,8 +190,9 @@ async def _run_on_file(options: Options, sink: Sink) -> None:
     source = await FileSource.open(options.log, options.cell)
     try:
         writer = Writer(sink, options.cell)
-        await writer.start(source)
-        await follow(source, writer)
+        with told_to_stop() as stopped:
+            await writer.start(source)
+            await follow(source, writer, stopped=stopped)
     finally:
         await source.close()
 
