@@ -52,10 +52,10 @@ class Postgres:
         """Of a superuser, or of whoever `MUSTER_TEST_POSTGRES` names; the password is in it."""
         self._made: list[str] = []
 
-    def database(self, name: str = "test") -> str:
-        """Create an empty database that no other test has; returns its DSN."""
+    def database(self, name: str = "test", options: str = "") -> str:
+        """Create an empty database that no other test has; returns its DSN. `options` are those of `create database`."""
         made = f"{name}_{secrets.token_hex(6)}"
-        self.execute(f'create database "{made}"')
+        self.execute(f'create database "{made}" {options}')
         self._made.append(made)
         return self.dsn_of(made)
 
