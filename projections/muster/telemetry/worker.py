@@ -13,29 +13,29 @@ Not here: what is proposed (`muster.telemetry.reducer`), and what becomes of it 
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncIterable
-from pathlib import Path
 from typing import Any, Final
 
-import faust
 import msgspec
-from yarl import URL
 
 from muster.events.cloudevents import GPU_HEALTH, TELEMETRY, refusal, to_data
 from muster.events.edge import Malformed
 from muster.events.telemetry import decode_sampled
 from muster.log.bus import Bus
+from muster.log.streams import make_app, serve
 from muster.telemetry.looking_back import Begun, LookingBack, look_back, said_since
 from muster.telemetry.proposals import Proposal
 from muster.telemetry.reducer import Reducer
 from muster.telemetry.rules import Rules
 
 GROUP: Final = "muster-telemetry"
-SESSION_S: Final = 20
-"""A worker that is not heard for so long has died: another one gets its partitions."""
-REQUEST_S: Final = 60
 SEND_S: Final = 30
+SETTINGS: Final[dict[str, Any]] = {
+    "consumer_max_fetch_size": 4 * 1024 * 1024,
+    "stream_buffer_maxsize": 1024,  # messages are small
+    "producer_acks": -1,
+    "producer_request_timeout": SEND_S,
+}
 SAID_MAX: Final = 100_000
 """So many ids of proposals are known at most; the oldest are forgotten."""
 
@@ -57,7 +57,7 @@ class NotSent(Exception):
 class Worker:
     """One worker: its application, and what it folds of each partition that it has."""
 
-    def __init__(self, bus: Bus, rules: Rules, folder: Path, options: Options) -> None:
+    def __init__(self, bus: Bus, rules: Rules, options: Options) -> None:
         self.bus = bus
         self.rules = rules
         self.refused = 0
@@ -67,30 +67,20 @@ class Worker:
         """Proposals that stood on the topic already."""
         self._parts: dict[int, Begun] = {}
         self._reducers: dict[int, Reducer] = {}
-        self._error: Exception | None = None
         self._said: dict[str, None] = {}
-        self.app = _application(bus, folder, options)
+        self.app = make_app(bus, options.group, options.instance, **SETTINGS)
         self.app.transport = LookingBack.made_for(self.app, self.began)
         self._samples = self.app.topic(TELEMETRY, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes)
         self._health = self.app.topic(GPU_HEALTH, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes)
         self.app.agent(self._samples, name=f"{options.group}.samples", concurrency=1)(self._read)
 
     async def run(self) -> None:
-        """Be a worker until `stop`.
+        """Be a worker until the process is told to stop. What Faust leaves behind takes no end: the process is to end then.
 
         Raises:
             Exception: why it could not go on.
         """
-        await self.app.start()
-        await self.app.wait_until_stopped()
-        if self._error is not None:
-            raise self._error
-        if self.app.crashed:
-            raise self.app.crash_reason or RuntimeError("Faust gave up")
-
-    async def stop(self) -> None:
-        """Give the partitions back, and let go of the connections."""
-        await self.app.stop()
+        await serve(self.app)
 
     async def began(self, committed: dict[int, int]) -> dict[int, int]:
         """By partition that this worker has, from which offset on it reads. What was folded before is dropped."""
@@ -108,7 +98,6 @@ class Worker:
             async for event in _events(stream):
                 await self.take(event.message)
         except Exception as error:
-            self._error = error
             await self.app.crash(error)
             raise
 
@@ -156,42 +145,3 @@ class Worker:
 def _events(stream: Any) -> AsyncIterable[Any]:
     events: AsyncIterable[Any] = stream.events()
     return events
-
-
-def _application(bus: Bus, folder: Path, options: Options) -> faust.App:
-    """Faust with every setting that matters said: it makes no topics, serves nothing, and writes with `acks=all`."""
-    return faust.App(
-        options.group,
-        broker=[URL(f"kafka://{server}") for server in bus.servers],
-        broker_credentials=_credentials(bus),
-        broker_client_id=bus.client_options()["client_id"],
-        broker_session_timeout=SESSION_S,
-        broker_heartbeat_interval=SESSION_S / 4,
-        broker_request_timeout=REQUEST_S,
-        consumer_auto_offset_reset="earliest",
-        consumer_group_instance_id=options.instance or None,
-        consumer_max_fetch_size=4 * 1024 * 1024,
-        producer_acks=-1,
-        producer_request_timeout=SEND_S,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        datadir=str(folder),
-        store="memory://",
-        web_enabled=False,
-        autodiscover=False,
-        processing_guarantee="at_least_once",
-    )
-
-
-def _credentials(bus: Bus) -> Any:
-    """As Faust wants said what the bus's settings say of TLS and SASL."""
-    options = bus.client_options()
-    context: ssl.SSLContext | None = options.get("ssl_context")
-    if "sasl_mechanism" in options:
-        return faust.SASLCredentials(
-            username=options["sasl_plain_username"],
-            password=options["sasl_plain_password"],
-            mechanism=options["sasl_mechanism"],
-            ssl_context=context,
-        )
-    return faust.SSLCredentials(context) if context is not None else None

@@ -27,7 +27,7 @@ from muster.agent import outputs
 from muster.agent.backoff import Backoff
 from muster.agent.cgroup import Groups
 from muster.agent.client import Client, GatewayAway, GatewayRefused
-from muster.agent.health import Health
+from muster.agent.health import MEASURE_S, Health
 from muster.agent.home import Home
 from muster.agent.inventory import Inventory
 from muster.agent.processes import PR_SET_CHILD_SUBREAPER
@@ -36,7 +36,9 @@ from muster.agent.runtimes import CannotRun, Runtime
 from muster.agent.slots import now_us
 from muster.agent.streaming import Streaming
 from muster.agent.tasks import LocalTask, Settings, Tasks
+from muster.agent.telemetry import tell
 from muster.events.levels import NodeReport
+from muster.events.telemetry import GpusSampled
 
 BEAT_S: Final = 5.0
 """A report at least so often."""
@@ -76,6 +78,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: bool = True
     """Whether to look for cgroup v2."""
     beat_s: float = BEAT_S
+    telemetry: str = ""
+    """The bus that gets what devices measure; empty: nobody does."""
+    telemetry_config: str = ""
+    telemetry_every_s: float = MEASURE_S
     metrics: str = ""
     """HOST:PORT at which Prometheus may ask; empty: nowhere."""
 
@@ -117,12 +123,15 @@ class Agent:
         """Be the node's agent until told to stop. What runs then goes on running."""
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = asyncio.get_running_loop()
-        self.health = Health(self.inventory, self.home.folder, partial(loop.call_soon_threadsafe, self.changed.set))
+        wake = partial(loop.call_soon_threadsafe, self.changed.set)
+        self.health = Health(self.inventory, self.home.folder, wake, self.options.telemetry_every_s)
         loop.add_reader(self.home.pipe, self._poked)
         self._introduce()
         endpoint = await self._serve_metrics()
         self._prepare()
         loops = [asyncio.create_task(work()) for work in (self._report_loop, self._assignment_loop, self._check_loop)]
+        if self.options.telemetry:
+            loops.append(asyncio.create_task(self._tell()))
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([*loops, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -163,6 +172,10 @@ class Agent:
             tasks=self.tasks.reports(),
             devices=devices,
         )
+
+    def sampled(self) -> GpusSampled:
+        """What the node's devices measured last."""
+        return GpusSampled(node=self.options.node, uid=self.home.uid, boot=self.home.boot, samples=self.health.samples())
 
     def obey(self, assignment: AgentAssignment) -> bool:
         """Do what the assignment says, unless a newer one was obeyed. False when it is meant for another node or boot."""
@@ -299,6 +312,11 @@ class Agent:
                 outputs.drop_old(self.home.output, {key[0] for key in self.tasks.known}, self.home.machine_boot, now_us())
             count += 1
             await asyncio.sleep(CHECK_S)
+
+    async def _tell(self) -> None:
+        options = self.options
+        say = partial(self._say, "telemetry")
+        await tell(options.telemetry, options.telemetry_config, options.telemetry_every_s, self.sampled, say)
 
     def _poked(self) -> None:
         """Supervisors say the names of their folders; a command says nothing but that something is new."""
