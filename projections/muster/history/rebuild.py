@@ -14,7 +14,7 @@ import msgspec
 from muster.history.follow import follow
 from muster.history.schema import READER, HistoryError, connect, drop_others, hang_up, make_build, said, switch
 from muster.history.sink import COMMAND_S, Sink
-from muster.history.writer import Source, Writer
+from muster.history.writer import Source, Writer, Wrote
 
 _LOCK: Final = 0x4D75_7374_5265_6275
 NEAR: Final = 100
@@ -102,14 +102,14 @@ async def _fill(source: LogSource, writer: Writer, tell: Tell) -> Progress:
     end = await source.end()
     done = Progress(position=0, end=end, number=0, entries=0, rows=0)
 
-    def wrote(number: int, entries: int, rows: int) -> None:
+    def wrote(more: Wrote) -> None:
         nonlocal done
         done = Progress(
             position=writer.seen,
             end=max(end, writer.seen),
-            number=number,
-            entries=done.entries + entries,
-            rows=done.rows + rows,
+            number=more.number,
+            entries=done.entries + more.entries,
+            rows=done.rows + sum(more.rows.values()),
         )
         tell(done)
 

@@ -12,6 +12,7 @@ Any other error is a crash of the application: the process ends, its supervisor 
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -22,15 +23,18 @@ import asyncpg
 import msgspec
 
 from muster.history.follow import FileSource, follow
-from muster.history.schema import READER, connect, hang_up, migrate
+from muster.history.rebuild import LogSource
+from muster.history.schema import READER, HistoryError, connect, hang_up, migrate
 from muster.history.sink import COMMAND_S, Outrun, Sink
-from muster.history.writer import Writer
+from muster.history.writer import Writer, Wrote
 from muster.log.bus import Bus
-from muster.log.errors import OperatingError
+from muster.log.errors import LogUnreachable, OperatingError
 from muster.log.kafka import LOG_TOPIC, KafkaLog
 from muster.log.port import Record
 from muster.log.reader import is_bus
 from muster.log.stopping import told_to_stop
+from muster.metrics import BadPlace, Endpoint, Metrics
+from muster.metrics import serve as serve_metrics
 
 GROUP: Final = "muster-history"
 AT_ONCE: Final = 256
@@ -60,6 +64,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """With a bus: where the log stands."""
     reader: str | None = READER
     """The role that may read the views."""
+    metrics: str = ""
+    """HOST:PORT where Prometheus reads this worker's metrics; empty for none."""
 
     def __repr__(self) -> str:
         return f"Options(log={self.log!r}, cell={self.cell!r}, group={self.group!r})"
@@ -94,12 +100,50 @@ async def run(options: Options) -> None:
         OperatingError: it cannot go on; another start goes on from where the rows end.
     """
     schema = await _prepare(options)
-    async with _pool(options.dsn) as pool:
-        sink = Sink(pool, schema, options.cell)
-        if is_bus(options.log):
-            await _run_on_bus(options, sink)
-        else:
-            await _run_on_file(options, sink)
+    figures = Figures(options.cell)
+    endpoint = await _endpoint(options, figures)
+    try:
+        async with _pool(options.dsn) as pool:
+            writer = Writer(Sink(pool, schema, options.cell), options.cell)
+            writer.wrote = figures.wrote
+            if is_bus(options.log):
+                await _run_on_bus(options, writer, figures)
+            else:
+                await _run_on_file(options, writer, figures)
+    finally:
+        if endpoint is not None:
+            await endpoint.close()
+
+
+class Figures:
+    """What a worker tells Prometheus."""
+
+    def __init__(self, cell: str) -> None:
+        self.metrics = Metrics("history", cell=cell)
+        self.metrics.before(self._ask)
+        self._source: LogSource | None = None
+        self._writer: Writer | None = None
+
+    def follow(self, source: LogSource, writer: Writer) -> None:
+        """This is what is followed, and who follows it."""
+        self._source, self._writer = source, writer
+
+    def wrote(self, more: Wrote) -> None:
+        """A transaction was written."""
+        self.metrics.add("muster_history_entries_total", more.entries)
+        for table, rows in more.rows.items():
+            self.metrics.add("muster_history_rows_total", rows, table=table)
+        self.metrics.observe("muster_history_batch_seconds", more.seconds)
+        self.metrics.set("muster_history_cycle", more.number)
+
+    async def _ask(self) -> None:
+        """How far the log is ahead: asked when somebody wants to know."""
+        if self._source is None or self._writer is None:
+            return
+        with contextlib.suppress(LogUnreachable):
+            lag = max(0, await self._source.end() - self._writer.seen)
+            self.metrics.set("muster_follower_lag_records", lag, follower="history")
+        self.metrics.set("muster_head_cycle", self._writer.number)
 
 
 class Tail:
@@ -150,13 +194,16 @@ class Tail:
             self._started = False
 
 
-async def _run_on_bus(options: Options, sink: Sink) -> None:
+async def _run_on_bus(options: Options, writer: Writer, figures: Figures) -> None:
     from muster.log.streams import make_app, serve  # who follows a file needs no stream processor
 
+    for name in ("faust", "mode"):  # what they do all day is no news
+        logging.getLogger(name).setLevel(logging.ERROR)
     bus = Bus.parse(options.log, options.bus_config)
     log = await KafkaLog.open(bus, options.topic, writer=False)
     try:
-        tail = Tail(log, Writer(sink, options.cell))
+        figures.follow(log, writer)
+        tail = Tail(log, writer)
         app = make_app(bus, options.group, options.instance)
         topic = app.topic(options.topic, key_serializer="raw", value_serializer="raw")
 
@@ -186,15 +233,24 @@ async def _run_on_bus(options: Options, sink: Sink) -> None:
         await log.close()
 
 
-async def _run_on_file(options: Options, sink: Sink) -> None:
+async def _run_on_file(options: Options, writer: Writer, figures: Figures) -> None:
     source = await FileSource.open(options.log, options.cell)
     try:
-        writer = Writer(sink, options.cell)
+        figures.follow(source, writer)
         with told_to_stop() as stopped:
             await writer.start(source)
             await follow(source, writer, stopped=stopped)
     finally:
         await source.close()
+
+
+async def _endpoint(options: Options, figures: Figures) -> Endpoint | None:
+    if not options.metrics:
+        return None
+    try:
+        return await serve_metrics(figures.metrics, options.metrics)
+    except (BadPlace, OSError) as error:
+        raise HistoryError(f"the metrics cannot be served at {options.metrics}: {error}") from error
 
 
 async def _prepare(options: Options) -> str:

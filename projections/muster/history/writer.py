@@ -9,6 +9,7 @@ Every error ends the writer: what it holds may be ahead of the rows, and only an
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -40,6 +41,21 @@ class Source(Protocol):
     async def read(self, after: int, limit: int = 1000) -> list[Record]:
         """See `muster.log.port.Log.read`."""
         ...
+
+
+class Wrote(msgspec.Struct, frozen=True):
+    """One transaction."""
+
+    number: int
+    """The cycle up to which rows are written now."""
+    at_us: int
+    """Its log time."""
+    entries: int
+    """How many entries were folded for it."""
+    rows: dict[str, int]
+    """How many rows it had, by table."""
+    seconds: float
+    """What it took, the fold not counted."""
 
 
 class _Checkpoint(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -116,13 +132,23 @@ class Writer:
         self._entries = 0
         self._cycles = 0
         """Since the last checkpoint."""
-        self.wrote: Callable[[int, int, int], None] = lambda number, entries, rows: None
-        """Told of each transaction: the cycle up to which rows are written, how many entries and rows it had."""
+        self.wrote: Callable[[Wrote], None] = lambda wrote: None
+        """Told of each transaction."""
 
     @property
     def number(self) -> int:
         """The cycle up to which rows are written."""
         return self._written.number
+
+    @property
+    def at_us(self) -> int:
+        """Log time of the last cycle that was folded."""
+        return self._follower.fold.state.at_us
+
+    @property
+    def void(self) -> int:
+        """How many records were void since the start."""
+        return self._follower.void
 
     @property
     def seen(self) -> int:
@@ -192,13 +218,14 @@ class Writer:
         if self._entries >= CHECKPOINT_ENTRIES or self._cycles >= CHECKPOINT_CYCLES:
             checkpoint = follower.checkpoint()
         new = Position.of(follower.head, follower.position)
-        rows = len(self._pending)
+        rows = {table: len(rows) for table, rows in self._pending.tables.items()}
+        begun = time.monotonic()
         await self._sink.write(self._written, new, self._pending, checkpoint)
         self._written = new
         self._pending = Changes()
         if checkpoint is not None:
             self._entries = self._cycles = 0
-        self.wrote(new.number, entries, rows)
+        self.wrote(Wrote(new.number, follower.fold.state.at_us, entries, rows, time.monotonic() - begun))
 
     async def _restore(self, written: Position) -> Follower:
         """The newest fold that can be gone on with."""

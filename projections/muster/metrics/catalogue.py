@@ -80,7 +80,7 @@ CELL: Final = (
     gauge("muster_measured_from_cycle", "cycles", "The counters of the cell count what came after this cycle; 0: all there was"),
     counter("muster_log_cycles_total", "cycles", "Admitted cycles"),
     counter("muster_log_bytes_total", "bytes", "Bytes of the admitted records"),
-    counter("muster_log_entries_total", "entries", "Admitted entries, by side (input or decision) and kind", "side", "kind"),
+    counter("muster_log_entries_total", "entries", "Admitted entries, by side: input or decision", "side"),
     counter("muster_terms_total", "terms", "Terms that were started"),
     counter("muster_leaderless_seconds_total", "seconds", "Log time in which nobody led, as the starts of terms say"),
     counter("muster_inputs_refused_total", "messages", "Messages that were refused, by the topic that they came from", "topic"),
@@ -156,7 +156,19 @@ AGENT: Final = (
     gauge("muster_agent_obeyed_cycle", "cycles", "The newest cycle whose assignment was obeyed"),
 )
 
-HISTORY: Final[tuple[Metric, ...]] = ()
+HISTORY: Final[tuple[Metric, ...]] = (
+    counter("muster_history_entries_total", "entries", "Entries of the log whose rows were written, since the worker started"),
+    counter("muster_history_rows_total", "rows", "Rows that were written, those too that took the place of others", "table"),
+    Metric(
+        "muster_history_batch_seconds",
+        "histogram",
+        (),
+        "seconds",
+        "What a transaction took: the rows of some cycles, and the position",
+        CYCLE_S,
+    ),
+    gauge("muster_history_cycle", "cycles", "The last cycle whose rows are written"),
+)
 """Of a worker of `muster history`, beside those of every program."""
 TELEMETRY: Final[tuple[Metric, ...]] = ()
 """Of a worker of `muster telemetry`, beside those of every program."""
