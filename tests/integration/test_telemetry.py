@@ -1,12 +1,15 @@
 """Telemetry on a real broker: samples lead to what a scheduler records of a device, whoever is killed meanwhile."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition as Part
+from aiokafka.admin import RecordsToDelete
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from muster.cli.main import run
@@ -15,11 +18,15 @@ from muster.events.cloudevents import GPU_HEALTH, TELEMETRY, to_message
 from muster.events.codec import open_envelope
 from muster.events.levels import DeviceReport, NodeReport
 from muster.events.nodes import Device, DeviceHealthChanged, NodeRegistered, NodeSpec
-from muster.events.telemetry import GpuSample, GpusSampled, XidCount
+from muster.events.telemetry import GpuSample, GpusSampled, XidCount, decode_sampled
+from muster.log.bus import Bus
 from muster.log.reader import read_admitted
+from muster.telemetry.looking_back import look_back
 from muster.telemetry.reducer import Reducer
+from tests.support.agents import node
 from tests.support.cell import Cell, Program, cell, until
 from tests.support.kafka import Brokers, bus_broker
+from tests.support.topics import administrator, make_topic
 from tests.unit.telemetry.samples import rules
 
 Worker = Callable[..., Program]
@@ -68,15 +75,29 @@ def healths(broker: Brokers, node: str) -> dict[str, tuple[str, str]]:
 
 def proposed(broker: Brokers, node: str) -> list[str]:
     """The ids of the events about the node's devices on `muster.gpu-health`, as they stand there."""
+    return [dict(each.headers())["ce_id"].decode() for each in stands(broker, GPU_HEALTH, node)]
+
+
+def committed(broker: Brokers, group: str) -> int:
+    """How far the group says that it read."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+    try:
+        return int(consumer.committed([TopicPartition(TELEMETRY, 0)], timeout=10)[0].offset)
+    finally:
+        consumer.close()
+
+
+def stands(broker: Brokers, topic: str, node: str) -> list[Any]:
+    """The messages of the node on a topic."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False})
     try:
-        at = TopicPartition(GPU_HEALTH, 0, 0)
+        at = TopicPartition(topic, 0, 0)
         _, end = consumer.get_watermark_offsets(at)
         consumer.assign([at])
         messages: list[Any] = []
         while len(messages) < end:
             messages += [each for each in consumer.consume(end - len(messages), timeout=5) if each.error() is None]
-        return [dict(each.headers())["ce_id"].decode() for each in messages if each.key() == node.encode()]
+        return [each for each in messages if each.key() == node.encode()]
     finally:
         consumer.close()
 
@@ -138,6 +159,29 @@ def test_what_samples_tell_becomes_health_in_the_log(
     assert running.stop() == 0
 
 
+def test_an_agent_sends_what_its_devices_measure_and_reports_at_once_what_is_fatal(
+    tmp_path: Path, broker: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--devices", "2xH100-80GB", "--telemetry", broker.address, "--telemetry-every", "1")
+    with node(tmp_path, *words) as (gateway, agent):
+
+        def last() -> list[GpuSample]:
+            messages = stands(broker, TELEMETRY, "n1")
+            return list(decode_sampled(messages[-1].value()).samples) if messages else []
+
+        first = until(last)
+        assert [sample.device[-2:] for sample in first] == ["-0", "-1"]
+        assert run(["agent", "feign", "1", "temperature_millicelsius=96000", "--data", str(agent.data)]) == 0
+        assert run(["agent", "xid", "0", "79", "--data", str(agent.data)]) == 0
+        until(lambda: [report.health for report in gateway.reports[-1].devices] == ["failed", "healthy"])
+        assert gateway.reports[-1].devices[0].reason == "Xid 79: the GPU has fallen off the bus"
+        until(lambda: [sample.temperature_millicelsius for sample in last()][1] == 96_000)
+        assert [each.code for each in last()[0].xids or ()] == [79]
+        assert run(["agent", "feign", "1", "warmth=1", "--data", str(agent.data)]) == 2
+        assert run(["agent", "mend", "0", "--data", str(agent.data)]) == 0
+        until(lambda: [report.health for report in gateway.reports[-1].devices] == ["healthy", "healthy"])
+
+
 def test_a_worker_that_is_killed_midway_and_started_again_proposes_what_one_that_lived_does(
     tmp_path: Path, broker: Brokers, made: Cell, worker: Worker
 ) -> None:
@@ -161,7 +205,7 @@ def test_a_worker_that_is_killed_midway_and_started_again_proposes_what_one_that
 
     first = worker("killed")
     put(broker, messages[:half])
-    until(lambda: len(proposed(broker, "killed")) > 5, say="some proposals stand on the topic")
+    until(lambda: committed(broker, "killed") > 0, say="the group has committed how far it read")
     first.kill()
     before = proposed(broker, "killed")
     put(broker, messages[half:])
@@ -170,5 +214,37 @@ def test_a_worker_that_is_killed_midway_and_started_again_proposes_what_one_that
     after = proposed(broker, "killed")
     assert after[: len(before)] == before
     assert set(after) == set(expected)
-    print(json.dumps({"proposals": len(expected), "before": len(before), "repeated": len(after) - len(set(after))}))
+    begun = re.findall(r"is read from (\d+) on; (\d+) was read before", again.text)
+    assert [int(read) > int(start) for start, read in begun] == [False, True], "it went back"
+    print(
+        json.dumps({"proposals": len(expected), "before": len(before), "repeated": len(after) - len(set(after)), "begun": begun})
+    )
     assert again.stop() == 0
+
+
+async def test_a_worker_goes_back_by_the_brokers_time_and_by_so_many_messages(
+    broker: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, topic = Bus.parse(broker.address), broker.topic("telemetry")
+    await make_topic(bus, topic, {"message.timestamp.type": "CreateTime"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
+    begin_ms = time.time_ns() // 1_000_000 - 3_000_000
+    for number in range(3000):
+        producer.produce(topic, value=b"x", timestamp=begin_ms + 1000 * number)
+    assert producer.flush(30) == 0
+
+    async def begin(read: int, reach_s: int) -> tuple[int, int, int]:
+        begun = (await look_back(bus, {0: read}, reach_s, topic))[0]
+        return begun.start, begun.committed, (begun.begins_us // 1000 - begin_ms) // 1000 if begun.begins_us else -1
+
+    assert await begin(-1, 600) == (0, 0, -1), "nobody has read, and nothing stands before"
+    assert await begin(2900, 1940) == (2899 - 2000, 2900, 899), "2000 s before the last that was read"
+    assert await begin(2900, 10) == (1900, 2900, 1900), "at least a thousand messages"
+    assert await begin(2900, 86_400) == (0, 2900, -1), "to the first that ever was"
+    assert await begin(3000, 1940) == (999, 3000, 999), "where there is nothing new"
+    async with administrator(bus) as client:
+        await client.delete_records({Part(topic, 0): RecordsToDelete(before_offset=1500)})
+    assert await begin(2900, 86_400) == (1500, 2900, 1500), "what stood before is gone, but there was something"
+    assert await begin(700, 10) == (1500, 1500, 1500), "so is what comes next"
+    monkeypatch.setattr("muster.telemetry.looking_back.MESSAGES_BACK", 0)
+    assert await begin(2900, 10) == (2829, 2900, 2829), "and a margin"

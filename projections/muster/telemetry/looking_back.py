@@ -57,8 +57,9 @@ class LookingBack(driver.Consumer):
     @staticmethod
     def made_for(app: Any, began: Began) -> driver.Transport:
         """A transport whose consumers begin where `began` says."""
-        consumer = type("Consumer", (LookingBack,), {"began": staticmethod(began)})
-        kind = type("Transport", (driver.Transport,), {"Consumer": consumer})
+        said_by = {"__module__": driver.__name__}  # what it logs is Faust's to say, and is kept as quiet
+        consumer = type("Consumer", (LookingBack,), {"began": staticmethod(began), **said_by})
+        kind = type("Transport", (driver.Transport,), {"Consumer": consumer, **said_by})
         made: driver.Transport = kind(app.conf.broker_consumer, app)
         return made
 
@@ -76,8 +77,8 @@ class LookingBack(driver.Consumer):
             raise
 
 
-async def look_back(bus: Bus, committed: dict[int, int], reach_s: int) -> dict[int, Begun]:
-    """By partition of `muster.telemetry`, from where it is to be read.
+async def look_back(bus: Bus, committed: dict[int, int], reach_s: int, topic: str = TELEMETRY) -> dict[int, Begun]:
+    """By partition, from where it is to be read. `committed` is how far each was read, -1 where it was not.
 
     Raises:
         LogUnreachable, KafkaError, TimeoutError: nobody can be asked.
@@ -90,7 +91,7 @@ async def look_back(bus: Bus, committed: dict[int, int], reach_s: int) -> dict[i
         try:
             await connect(consumer, bus)
             for part, offset in sorted(committed.items()):
-                begun[part] = await _begin(consumer, TopicPartition(TELEMETRY, part), offset, reach_s)
+                begun[part] = await _begin(consumer, TopicPartition(topic, part), offset, reach_s)
         finally:
             await stop_consumer(consumer)
     return begun

@@ -31,6 +31,7 @@ from muster.telemetry.rules import Rules
 GROUP: Final = "muster-telemetry"
 SEND_S: Final = 30
 SETTINGS: Final[dict[str, Any]] = {
+    "broker_commit_interval": 1.0,
     "consumer_max_fetch_size": 4 * 1024 * 1024,
     "stream_buffer_maxsize": 1024,  # messages are small
     "producer_acks": -1,
