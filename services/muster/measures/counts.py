@@ -1,11 +1,10 @@
 """What is counted of a cell, folded from its admitted cycles.
 
-`fold` stands in the way of a leader's every cycle, so it looks at as little as it can: kinds of entries are counted without a
-loop of Python's, and only bindings, ends and preemptions are looked into, one by one. The times are the log's, so every fold
+`fold` stands in the way of a leader's every cycle, so it looks at as little as it can: into bindings, ends and preemptions, each
+once. The times are the log's, so every fold
 of one log comes to the same. `dump` and `load` carry the counts over a restart, beside the snapshot of the same cycle.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
@@ -13,7 +12,6 @@ import msgspec
 
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
-from muster.events.base import Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, MembersReplaced, Outcome
 from muster.events.operations import InputRefused, TargetClass
 from muster.events.record import Cycle
@@ -39,17 +37,26 @@ Class = tuple[int, int, int, tuple[str, ...]]
 class Lane:
     """The instances of one queue and one shape."""
 
-    __slots__ = ("bound", "classes", "counts", "histogram", "size")
+    __slots__ = ("at_once", "bound", "classes", "histogram", "later", "size")
 
     def __init__(self, histogram: Histogram, size: str, classes: tuple[tuple[Class, int], ...]) -> None:
         self.histogram = histogram
         """Of its queue and size: several lanes share it."""
-        self.counts = histogram.counts
         self.size = size
         self.classes = classes
         """What its tasks ask for, each with their number in one instance."""
         self.bound = 0
         """How many instances were bound of late: see `FADE_US`."""
+        self.at_once = 0
+        """Those that were bound in the cycle that took them, and are not in the histogram yet."""
+        self.later = 0
+        """The others that are not in `bound` yet."""
+
+    def settle(self) -> None:
+        """What was noted since is counted."""
+        self.histogram.counts[0] += self.at_once
+        self.bound += self.at_once + self.later
+        self.at_once = self.later = 0
 
 
 class _Mix(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +81,8 @@ class _Dump(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     number: int
     since: int
     bytes: int
-    kinds: tuple[dict[str, int], dict[str, int]]
+    inputs: int
+    decisions: int
     terms: int
     leaderless_us: int
     placements: int
@@ -97,10 +105,8 @@ class Counts:
         self.number = since
         """The last cycle that was folded."""
         self.bytes = 0
-        self.kinds: tuple[Counter[type[Event]], Counter[type[Event]]] = (Counter(), Counter())
-        """Of inputs, and of decisions."""
-        self._named: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        """What was loaded of them, by name."""
+        self.inputs = 0
+        self.decisions = 0
         self.terms = 0
         self.leaderless_us = 0
         self.placements = 0
@@ -115,20 +121,20 @@ class Counts:
         self._lanes: dict[str, dict[str, Lane]] = {}
         """By queue and shape."""
         self._lane_count = 0
+        self._beyond: dict[Histogram, Lane] = {}
+        """For shapes for which there is no room, by the histogram of queue and size."""
         self._day = 0
 
     def fold(self, state: State, cycle: Cycle, size_bytes: int) -> None:
         """A cycle was admitted and folded into `state`; its record has so many bytes."""
         self.number = cycle.number
         self.bytes += size_bytes
-        inputs, decisions = self.kinds
-        if cycle.inputs:
-            refused = inputs[InputRefused]
-            inputs.update(map(type, cycle.inputs))
-            if inputs[InputRefused] != refused:
-                self._refused(cycle)
+        self.inputs += len(cycle.inputs)
+        self.decisions += len(cycle.decisions)
+        for event in cycle.inputs:
+            if type(event) is InputRefused:
+                _count(self.refused, event.source.partition("/")[0])
         if cycle.decisions:
-            decisions.update(map(type, cycle.decisions))
             self._decisions(state, cycle)
         if cycle.started is not None:
             self.terms += 1
@@ -138,10 +144,11 @@ class Counts:
             self._fade(day)
 
     def _decisions(self, state: State, cycle: Cycle) -> None:
+        """The most frequent kinds first, and each with no more work than it needs."""
         jobs = state.jobs
         at_us = cycle.at_us
         lanes = self._lanes
-        placed = 0
+        placed = finished = 0
         event: Any
         for event in cycle.decisions:
             kind = type(event)
@@ -153,22 +160,26 @@ class Counts:
                         lane = lanes[job.queue][job.gang.digest]
                     except KeyError:
                         lane = self._lane(job)
-                    lane.bound += 1
                     waited_us = at_us - job.submitted_us
                     if waited_us:
+                        lane.later += 1
                         lane.histogram.observe(waited_us)
                     else:
-                        lane.counts[0] += 1  # as `observe`, for the most frequent case
+                        lane.at_once += 1
             elif kind is AttemptEnded:
-                if event.then == "pending":
+                then = event.then
+                if then == "finished":
+                    finished += 1
+                elif then == "pending":
                     _count(self.requeued, event.reason or "unsaid")
                 else:
-                    self.ended[event.then] = self.ended.get(event.then, 0) + 1
+                    self.ended[then] += 1
             elif kind is InstancePreempted:
                 _count(self.preempted, jobs[event.job].queue)
             elif kind is MembersReplaced:
                 placed += len(event.placements)
         self.placements += placed
+        self.ended["finished"] += finished
 
     def targets(self) -> tuple[TargetClass, ...]:
         """What was bound of late as a target workload: the most frequent classes that cover 95 % of the tasks.
@@ -176,6 +187,7 @@ class Counts:
         Of two that are equally frequent the larger comes first. Weights are thousandths, so that a little more of the same
         changes nothing. Source: Weng et al., ATC 2023, and the authors' simulator. Cost: the lanes.
         """
+        self._settle()
         counts: dict[Class, int] = {}
         for of_queue in self._lanes.values():
             for lane in of_queue.values():
@@ -196,13 +208,13 @@ class Counts:
         return tuple(found)
 
     def samples(self) -> Iterator[Sample]:
-        """As metrics. Cost: the labels, which are bounded."""
+        """As metrics. Cost: the labels and the lanes, which are bounded."""
+        self._settle()
         yield "muster_measured_from_cycle", (), self.since
         yield "muster_log_cycles_total", (), self.number - self.since
         yield "muster_log_bytes_total", (), self.bytes
-        for side, kinds in zip(("input", "decision"), self._kinds(), strict=True):
-            for kind, count in kinds.items():
-                yield "muster_log_entries_total", (side, kind), count
+        yield "muster_log_entries_total", ("input",), self.inputs
+        yield "muster_log_entries_total", ("decision",), self.decisions
         yield "muster_terms_total", (), self.terms
         yield "muster_leaderless_seconds_total", (), self.leaderless_us / MICROS
         yield "muster_placements_total", (), self.placements
@@ -215,6 +227,7 @@ class Counts:
 
     def dump(self) -> bytes:
         """The counts, written down."""
+        self._settle()
         mix = [
             _Mix(queue, shape, lane.size, lane.bound, lane.classes)
             for queue, of_queue in self._lanes.items()
@@ -227,7 +240,8 @@ class Counts:
                 number=self.number,
                 since=self.since,
                 bytes=self.bytes,
-                kinds=self._kinds(),
+                inputs=self.inputs,
+                decisions=self.decisions,
                 terms=self.terms,
                 leaderless_us=self.leaderless_us,
                 placements=self.placements,
@@ -254,7 +268,7 @@ class Counts:
         found = cls(cell, dump.since)
         found.number = dump.number
         found.bytes = dump.bytes
-        found._named = dump.kinds
+        found.inputs, found.decisions = dump.inputs, dump.decisions
         found.terms, found.leaderless_us, found.placements = dump.terms, dump.leaderless_us, dump.placements
         found.refused, found.preempted, found.requeued, found.ended = dump.refused, dump.preempted, dump.requeued, dump.ended
         found._day = dump.day
@@ -265,21 +279,6 @@ class Counts:
         for mix in dump.mix:
             found._add(mix.queue, mix.shape, mix.size, mix.classes).bound = mix.bound
         return found
-
-    def _kinds(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Entries by the name of their kind, of inputs and of decisions."""
-        both = []
-        for named, counted in zip(self._named, self.kinds, strict=True):
-            kinds = Counter(named)
-            for kind, count in counted.items():
-                kinds[kind.__name__] += count
-            both.append({kind: count for kind, count in sorted(kinds.items()) if count})
-        return both[0], both[1]
-
-    def _refused(self, cycle: Cycle) -> None:
-        for event in cycle.inputs:
-            if type(event) is InputRefused:
-                _count(self.refused, event.source.partition("/")[0])
 
     def _lane(self, job: Job) -> Lane:
         """The lane of a job whose shape is new in its queue."""
@@ -298,12 +297,20 @@ class Counts:
         return self._add(job.queue, gang.digest, size, tuple(classes))
 
     def _add(self, queue: str, shape: str, size: str, classes: tuple[tuple[Class, int], ...]) -> Lane:
-        """A new lane; it is kept if there is room for one more."""
-        lane = Lane(self._histogram(queue, size), size, classes)
-        if self._lane_count < LANES_MAX:
-            self._lane_count += 1
-            self._lanes.setdefault(queue, {})[shape] = lane
+        """A new lane, if there is room for one more; else the one of its queue and size."""
+        histogram = self._histogram(queue, size)
+        if self._lane_count >= LANES_MAX:
+            return self._beyond.setdefault(histogram, Lane(histogram, size, ()))
+        self._lane_count += 1
+        lane = self._lanes.setdefault(queue, {})[shape] = Lane(histogram, size, classes)
         return lane
+
+    def _settle(self) -> None:
+        for of_queue in self._lanes.values():
+            for lane in of_queue.values():
+                lane.settle()
+        for lane in self._beyond.values():
+            lane.settle()
 
     def _histogram(self, queue: str, size: str) -> Histogram:
         found = self._latencies.get((queue, size))
@@ -317,6 +324,7 @@ class Counts:
 
     def _fade(self, day: int) -> None:
         """What was bound of late counts half; lanes of which nothing is left are forgotten."""
+        self._settle()
         for _ in range(min(day - self._day, 64)):
             for of_queue in self._lanes.values():
                 for lane in of_queue.values():

@@ -64,8 +64,7 @@ def test_the_counts_are_those_of_the_entries(seed: int) -> None:
     cycles = [decode_cycle(data) for data in life.driver.records]
     found = values(life.driver.counts)
     for side in ("input", "decision"):
-        kinds = Counter(type(event).__name__ for cycle in cycles for event in getattr(cycle, f"{side}s"))
-        assert {labels[1]: value for (name, labels), value in found.items() if labels[:1] == (side,)} == kinds
+        assert found["muster_log_entries_total", (side,)] == sum(len(getattr(cycle, f"{side}s")) for cycle in cycles) > 0
     entries: list[Any] = [event for cycle in cycles for event in cycle.decisions]
     placed = sum(len(event.placements) for event in entries if type(event).__name__ in ("InstanceBound", "MembersReplaced"))
     assert found["muster_placements_total", ()] == placed > 0
