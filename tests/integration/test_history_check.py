@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
-from muster.events.codec import decode_cycle, encode_cycle
+from muster.events.codec import decode_cycle, digest, encode_cycle
+from muster.events.jobs import JobSubmitted
 from muster.history import writer as writing
 from muster.history.check import check, lines
 from muster.history.follow import FileSource, follow
@@ -189,7 +191,10 @@ async def test_a_rebuild_that_would_lose_another_cell_is_refused(pool: Any, data
         await rebuild(MemorySource([]), database, "other")
 
 
-async def test_another_log_is_told_from_this_one(pool: Any, database: str, records: list[bytes]) -> None:
+async def test_another_log_is_told_from_this_one(
+    pool: Any, database: str, records: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "BEHIND_S", 0.0)
     await written(pool, database, records[:30])
     other = MemorySource(read(LOGS, "story-3"))
     writer = Writer(Sink(pool, await ready(database), CELL), CELL)
@@ -239,3 +244,30 @@ async def test_a_position_that_is_not_there_is_the_beginning(pool: Any, database
 def test_the_server_is_named_where_it_is_not_there(postgres: Postgres) -> None:
     with pytest.raises(HistoryError, match="PostgreSQL cannot be reached"):
         asyncio.run(connect(postgres.dsn_of("no_such_database")))
+
+
+async def test_text_that_postgres_cannot_hold_is_written_all_the_same(pool: Any, database: str, records: list[bytes]) -> None:
+    planted = records_that_say_nul(records)
+    await written(pool, database, planted)
+    assert (await checked(MemorySource(planted), database, CELL)).number == len(planted)
+    assert await pool.fetchval("select count(*) from history.jobs where image = $1", "a\ufffdb") > 0
+    assert (
+        await pool.fetchval("select count(*) from history.jobs where labels @> $1::jsonb", '{"k\ufffd": "\\\\u0000 v\ufffd"}') > 0
+    )
+
+
+def records_that_say_nul(records: list[bytes]) -> list[bytes]:
+    """The same log, its jobs having text with NUL characters wherever somebody may choose it."""
+    made: list[bytes] = []
+    for data in records:
+        cycle = decode_cycle(data)
+        inputs = []
+        for event in cycle.inputs:
+            if isinstance(event, JobSubmitted):
+                run = msgspec.structs.replace(event.run, image="a\0b", directory="\0", command=("\0", "\\u0000"))
+                request = msgspec.structs.replace(event.request, labels={"k\0": "\\u0000 v\0"})
+                event = msgspec.structs.replace(event, run=run, request=request)
+            inputs.append(event)
+        previous = digest(made[-1]) if made else cycle.previous
+        made.append(encode_cycle(msgspec.structs.replace(cycle, inputs=tuple(inputs), previous=previous)))
+    return made

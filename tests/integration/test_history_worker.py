@@ -1,16 +1,20 @@
 """Workers that write the history from a real broker to a real PostgreSQL, whatever happens to them: the rows equal the fold."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from muster.history.check import lines
+from muster.history.check import Checked, check, lines
+from muster.history.follow import FileSource
 from muster.history.rebuild import rebuild
 from muster.history.worker import Options
 from muster.log.bus import Bus
 from muster.log.kafka import KafkaLog
+from muster.log.sqlite import SqliteFile
 from tests.support.cell import until
 from tests.support.history import CELL, Stream, Worker, await_number, number_in, records_of_a_load
 from tests.support.kafka import Kafka
@@ -57,7 +61,7 @@ def test_a_worker_that_is_killed_goes_on_where_its_rows_end(
     stream: Stream, start: Start, postgres: Postgres, database: str
 ) -> None:
     worker = start(database, stream.topic, "one")
-    for _ in range(3):
+    for _ in range(2):
         before = number_in(postgres, database)
         stream.feed(60)
         await_number(postgres, database, before + 1)
@@ -125,6 +129,47 @@ def test_what_kafka_says_of_the_offset_is_not_believed(stream: Stream, start: St
     other.start()
     await_number(postgres, another, stream.fed)
     assert_right(stream, another)
+
+
+def test_a_worker_on_a_file_is_killed_and_its_metrics_say_how_far_it_is(
+    tmp_path: Path, records: list[bytes], postgres: Postgres, database: str
+) -> None:
+    with SqliteFile.open(tmp_path / "log", CELL, writer=True) as file:
+        file.append_many(records[:50])
+        place = f"127.0.0.1:{free_port()}"
+        worker = Worker(tmp_path / "said", Options(dsn=database, log=str(tmp_path / "log"), cell=CELL, metrics=place))
+        try:
+            for at in range(50, 350, 100):
+                await_number(postgres, database, at - 40)
+                file.append_many(records[at : at + 50])
+                worker.kill()
+                file.append_many(records[at + 50 : at + 100])
+                worker.start()
+            await_number(postgres, database, 350)
+            page = httpx.get(f"http://{place}/metrics", trust_env=False).text
+            assert 'muster_follower_lag_records{cell="bench",follower="history"} 0.0' in page
+            assert 'muster_history_cycle{cell="bench"} 350.0' in page
+            assert 'muster_history_rows_total{cell="bench",table="placements"}' in page
+            assert worker.stop() == 0, worker.text
+        finally:
+            worker.kill()
+        found = asyncio.run(check_file(tmp_path / "log", database))
+        assert (found.number, found.right) == (350, True), list(lines(found))
+
+
+async def check_file(place: Path, dsn: str) -> Checked:
+    """Hold the rows against the log in this folder."""
+    source = await FileSource.open(place)
+    try:
+        return await check(source, dsn, source.cell)
+    finally:
+        await source.close()
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 async def committed(stream: Stream) -> int:

@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import asyncpg
 import msgspec
@@ -146,10 +146,18 @@ class Figures:
         self.metrics.set("muster_head_cycle", self._writer.number)
 
 
+class WaitingSource(LogSource, Protocol):
+    """A log that says when more comes."""
+
+    async def wait(self, after: int, timeout_s: float) -> None:
+        """See `muster.log.port.Log.wait`."""
+        ...
+
+
 class Tail:
     """What a worker does with the partition that it was given."""
 
-    def __init__(self, log: KafkaLog, writer: Writer) -> None:
+    def __init__(self, log: WaitingSource, writer: Writer) -> None:
         self._log = log
         self._writer = writer
         self._lock = asyncio.Lock()

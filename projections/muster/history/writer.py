@@ -8,6 +8,7 @@ position says, or the rows are not this log's.
 Every error ends the writer: what it holds may be ahead of the rows, and only another start makes them agree.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from muster.events.codec import open_envelope
 from muster.events.record import Cycle
 from muster.history.fold import Changes, Fold, FoldError
 from muster.history.schema import HistoryError
-from muster.history.sink import Position, Sink
+from muster.history.sink import Position
 from muster.log.admit import Admitted, Halt, Head, admit, genesis
 from muster.log.errors import LogHalted
 from muster.log.port import Record
@@ -31,6 +32,9 @@ CHECKPOINT_ENTRIES: Final = 200_000
 CHECKPOINT_CYCLES: Final = 5_000
 """Or after so many cycles."""
 READ_AT_ONCE: Final = 500
+BEHIND_S: Final = 20.0
+"""So long the log may not show yet what another worker has seen of it already."""
+POLL_S: Final = 0.2
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +44,22 @@ class Source(Protocol):
 
     async def read(self, after: int, limit: int = 1000) -> list[Record]:
         """See `muster.log.port.Log.read`."""
+        ...
+
+
+class Destination(Protocol):
+    """Where rows go: see `muster.history.sink.Sink`, which is the one."""
+
+    async def position(self) -> Position:
+        """How far the rows go."""
+        ...
+
+    async def checkpoint(self) -> bytes | None:
+        """The fold that was written down last."""
+        ...
+
+    async def write(self, old: Position, new: Position, changes: Changes, checkpoint: bytes | None = None) -> None:
+        """Write these rows and move the position from `old` to `new`: both or neither."""
         ...
 
 
@@ -123,7 +143,7 @@ class Follower:
 class Writer:
     """Writes the history of one cell into one build."""
 
-    def __init__(self, sink: Sink, cell: str) -> None:
+    def __init__(self, sink: Destination, cell: str) -> None:
         self._sink = sink
         self._cell = cell
         self._follower = Follower(cell)
@@ -165,9 +185,12 @@ class Writer:
         written = await self._sink.position()
         follower = await self._restore(written)
         began = follower.head.number
+        until_s = time.monotonic() + BEHIND_S
         while follower.head.number < written.number:
             records = await source.read(follower.seen, READ_AT_ONCE)
-            if not records:
+            if not records and time.monotonic() < until_s:
+                await asyncio.sleep(POLL_S)
+            elif not records:
                 raise HistoryError(
                     f"the history of {self._cell} goes to cycle {written.number}, and the log ends after cycle "
                     f"{follower.head.number}: it is another log, or was cut"
