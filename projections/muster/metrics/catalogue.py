@@ -170,7 +170,13 @@ HISTORY: Final[tuple[Metric, ...]] = (
     gauge("muster_history_cycle", "cycles", "The last cycle whose rows are written"),
 )
 """Of a worker of `muster history`, beside those of every program."""
-TELEMETRY: Final[tuple[Metric, ...]] = ()
+TELEMETRY: Final[tuple[Metric, ...]] = (
+    counter("muster_telemetry_samples_total", "samples", "Samples of devices that came, by what became of them", "result"),
+    counter("muster_telemetry_refused_total", "messages", "Messages that were no samples, and were passed over"),
+    counter("muster_telemetry_proposals_total", "proposals", "Proposals that were sent, by rule and health", "rule", "health"),
+    counter("muster_telemetry_repeated_total", "proposals", "Proposals that were made again and stood on the topic already"),
+    gauge("muster_telemetry_devices", "devices", "Devices of which samples are known"),
+)
 """Of a worker of `muster telemetry`, beside those of every program."""
 
 PROGRAMS: Final = {

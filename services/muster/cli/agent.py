@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import urllib.parse
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -123,15 +124,16 @@ def agent(
         raise Failure(str(error), UNREADABLE) from error
     except OSError as error:
         raise Failure(f"the data folder {options.data} cannot be used: {error.strerror or error}", UNREADABLE) from error
-
-    async def live() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await body.run(stop)
-
-    asyncio.run(live())
+    asyncio.run(_live(body.run))
     return OK
+
+
+async def _live(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run until told to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run(stop)
 
 
 @app.command("break")

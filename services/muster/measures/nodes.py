@@ -21,7 +21,7 @@ from muster.events.operations import TargetClass
 from muster.metrics import Sample
 from muster.metrics.catalogue import OTHER, VALUES_MAX
 
-STEP: Final = 256
+STEP: Final = 64
 MILLI: Final = 1000
 MIB: Final = 1 << 20
 WHOLE_GPU: Final = (TargetClass(gpus=1),)

@@ -1,6 +1,5 @@
 """docs/metrics.md says of every metric what the catalogue says, and the files of infra/ name no other."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,12 +9,14 @@ import pytest
 import yaml
 
 from muster.metrics.__main__ import row, tables
-from muster.metrics.catalogue import METRICS, PROGRAMS
+from muster.metrics.catalogue import METRICS, PROGRAMS, gauge
+from tests.support.dashboard import DASHBOARD, panels, queries, selectors
 from tests.support.kafka import unavailable
 
 ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
 ALERTS = INFRA / "prometheus" / "alerts.yml"
+NONE = gauge("", "", "")
 NAME = re.compile(r"\bmuster_[a-z0-9_]+")
 
 
@@ -46,16 +47,13 @@ def test_infra_asks_for_declared_metrics_only(name: str) -> None:
 
 
 def test_every_metric_of_a_cell_and_its_scheduler_is_on_the_dashboard() -> None:
-    shown = named((INFRA / "grafana" / "dashboard.json").read_text())
+    shown = named(DASHBOARD.read_text())
     assert set(METRICS) - shown == set(), "nobody would see these"
 
 
-def test_the_dashboard_has_a_title_and_a_query_in_every_panel_and_each_at_its_own_place() -> None:
-    panels = [
-        panel for panel in json.loads((INFRA / "grafana" / "dashboard.json").read_text())["panels"] if panel["type"] != "row"
-    ]
+def test_every_panel_has_a_title_and_a_query_of_one_cell_and_a_place_of_its_own() -> None:
     places = set()
-    for panel in panels:
+    for _, panel in panels():
         assert panel["title"]
         assert panel["targets"]
         assert all("$cell" in target["expr"] for target in panel["targets"]), panel["title"]
@@ -64,7 +62,22 @@ def test_the_dashboard_has_a_title_and_a_query_in_every_panel_and_each_at_its_ow
             assert x < 24
             assert (x, place["y"]) not in places
             places.add((x, place["y"]))
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for _, panel in panels()}) == len(panels())
+
+
+def test_a_panel_asks_by_labels_that_the_metric_has() -> None:
+    asked = queries(lambda row: True)
+    assert len(asked) > 50
+    for title, query in asked:
+        for name, matchers in selectors(query):
+            if name.startswith("muster_"):
+                metric = METRICS[re.sub(r"_(bucket|count|sum)$", "", name) if name not in METRICS else name]
+                assert {label for label, _, _ in matchers} <= {"cell", *metric.labels}, title
+        by = {label.strip() for labels in re.findall(r"by \(([^)]*)\)", query) for label in labels.split(",")}
+        known = {
+            label for name, _ in selectors(query) for label in METRICS.get(re.sub(r"_(bucket|count|sum)$", "", name), NONE).labels
+        }
+        assert by <= {"le", "job", "instance", *known}, title
 
 
 def test_there_is_a_test_of_every_alert_and_prometheus_takes_all_files() -> None:
