@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiokafka import TopicPartition as Part
 from aiokafka.admin import RecordsToDelete
@@ -25,6 +26,7 @@ from muster.telemetry.looking_back import look_back
 from muster.telemetry.reducer import Reducer
 from tests.support.agents import node
 from tests.support.cell import Cell, Program, cell, until
+from tests.support.dashboard import parsed, value
 from tests.support.kafka import Brokers, bus_broker
 from tests.support.topics import administrator, make_topic
 from tests.unit.telemetry.samples import rules
@@ -54,7 +56,8 @@ def worker(tmp_path: Path, broker: Brokers, made: Cell) -> Worker:
 
     def start(group: str) -> Program:
         words = ("telemetry", "worker", "--bus", broker.address, "--rules", str(tmp_path / "rules.toml"))
-        program = Program(tmp_path / group, *words, "--group", group, "--instance", f"{group}-1")
+        more = ("--group", group, "--instance", f"{group}-1", "--metrics", "127.0.0.1:0")
+        program = Program(tmp_path / group, *words, *more)
         program.start()
         made.programs.append(program)
         return program
@@ -160,6 +163,11 @@ def test_what_samples_tell_becomes_health_in_the_log(
     assert found["GPU-79"][0] == "failed"
     assert found["GPU-79"][1].startswith("Xid 79: off the bus")
     assert "is passed over: content-type: must be application/json" in running.text
+    (url,) = re.findall(r"metrics are at (http://\S+)", running.text)
+    told_by = parsed(httpx.get(url, trust_env=False).text)
+    assert value(told_by, "muster_telemetry_proposals_total", rule="xid-failed", health="failed") == 1
+    assert value(told_by, "muster_telemetry_refused_total") == 1
+    assert value(told_by, "muster_follower_lag_records", follower="telemetry") == 0
     assert running.stop() == 0
 
 

@@ -51,21 +51,27 @@ class Counts:
 class Reducer:
     """The fold of one stream of samples in which what is said of a node keeps its order, one partition of the topic."""
 
-    def __init__(self, rules: Rules, *, begins_us: int = 0, devices_max: int = DEVICES_MAX) -> None:
+    def __init__(self, rules: Rules, *, begins_us: int = 0, devices_max: int = DEVICES_MAX, counts: Counts | None = None) -> None:
         """
         Args:
             rules: what is judged by.
             begins_us: what the broker took before this is not read, though there may be some; 0 where there is nothing before.
             devices_max: so many devices are known at most.
+            counts: where it counts; else for itself.
         """
         xids = rules.xids()
         self.rules = rules
-        self.counts = Counts()
+        self.counts = counts or Counts()
         self._checks = [Check(rule, reader(rule.signal, xids), xids) for rule in rules.rule]
         self._late_us = rules.late_s * SECOND_US
         self._begins_us = begins_us
         self._devices_max = devices_max
         self._devices: dict[tuple[str, str], Device] = {}
+
+    @property
+    def devices(self) -> int:
+        """How many are known."""
+        return len(self._devices)
 
     def take(self, sampled: GpusSampled, *, appended_us: int = 0) -> list[Proposal]:
         """The proposals that these samples lead to. `appended_us` is when the broker took them; 0 where that is not known."""

@@ -13,10 +13,12 @@ Not here: what is proposed (`muster.telemetry.reducer`), and what becomes of it 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterable
 from typing import Any, Final
 
 import msgspec
+from faust.types import TP
 
 from muster.events.cloudevents import GPU_HEALTH, TELEMETRY, refusal, to_data
 from muster.events.edge import Malformed
@@ -25,7 +27,7 @@ from muster.log.bus import Bus
 from muster.log.streams import make_app, serve
 from muster.telemetry.looking_back import Begun, LookingBack, look_back, said_since
 from muster.telemetry.proposals import Proposal
-from muster.telemetry.reducer import Reducer
+from muster.telemetry.reducer import Counts, Reducer
 from muster.telemetry.rules import Rules
 
 GROUP: Final = "muster-telemetry"
@@ -63,12 +65,16 @@ class Worker:
         self.rules = rules
         self.refused = 0
         """Messages that were no samples."""
-        self.sent = 0
+        self.sent: Counter[tuple[str, str]] = Counter()
+        """Proposals, by rule and health."""
         self.repeated = 0
         """Proposals that stood on the topic already."""
+        self.counts = Counts()
         self._parts: dict[int, Begun] = {}
         self._reducers: dict[int, Reducer] = {}
         self._said: dict[str, None] = {}
+        self._next: dict[int, int] = {}
+        """By partition, what comes after the last message that was handled."""
         self.app = make_app(bus, options.group, options.instance, **SETTINGS)
         self.app.transport = LookingBack.made_for(self.app, self.began)
         self._samples = self.app.topic(TELEMETRY, key_serializer="raw", value_serializer="raw", key_type=bytes, value_type=bytes)
@@ -83,13 +89,23 @@ class Worker:
         """
         await serve(self.app)
 
+    @property
+    def devices(self) -> int:
+        """Of how many devices samples are known."""
+        return sum(reducer.devices for reducer in self._reducers.values())
+
+    def lag(self) -> int:
+        """How many messages stand behind the last that was handled, in the partitions of this worker, as far as it knows."""
+        ends = {part: self.app.consumer.highwater(TP(TELEMETRY, part)) or 0 for part in self._parts}
+        return sum(max(0, end - self._next.get(part, self._parts[part].start)) for part, end in ends.items())
+
     async def began(self, committed: dict[int, int]) -> dict[int, int]:
         """By partition that this worker has, from which offset on it reads. What was folded before is dropped."""
         begun = await look_back(self.bus, committed, self.rules.reach_s())
         since_us = min((each.begins_us for each in begun.values() if each.begins_us), default=0)
         self._said = await said_since(self.bus, since_us, SAID_MAX) if begun else {}
-        self._parts = begun
-        self._reducers = {part: Reducer(self.rules, begins_us=each.begins_us) for part, each in begun.items()}
+        self._parts, self._next = begun, {}
+        self._reducers = {part: Reducer(self.rules, begins_us=each.begins_us, counts=self.counts) for part, each in begun.items()}
         for part, each in sorted(begun.items()):
             logger.info("%s/%d is read from %d on; %d was read before", TELEMETRY, part, each.start, each.committed)
         return {part: each.start for part, each in begun.items()}
@@ -98,6 +114,7 @@ class Worker:
         try:
             async for event in _events(stream):
                 await self.take(event.message)
+                self._next[event.message.partition] = event.message.offset + 1
         except Exception as error:
             await self.app.crash(error)
             raise
@@ -139,7 +156,7 @@ class Worker:
         self._said[proposal.id] = None
         while len(self._said) > SAID_MAX:
             del self._said[next(iter(self._said))]
-        self.sent += 1
+        self.sent[proposal.rule, proposal.health] += 1
         logger.info("%s on %s is %s: %s", proposal.device, proposal.node, proposal.health, proposal.reason)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from muster.cli.metrics import Metrics, checked_metrics
 from muster.cli.output import OK, UNREADABLE, USAGE, Failure, Json, console, print_json, print_table
 from muster.events.telemetry import GpusSampled
 
@@ -53,6 +54,7 @@ def worker(
     instance: Annotated[
         str, typer.Option("--instance", metavar="NAME", help="This worker's own name: started again, it goes on at once.")
     ] = "",
+    metrics: Metrics = "",
 ) -> int:
     """Read samples from `muster.telemetry`, and write proposals to `muster.gpu-health`. Start one, or one a partition.
 
@@ -75,6 +77,7 @@ def worker(
         "config": str(bus_config.absolute()) if bus_config is not None else "",
         "rules": str(rules.absolute()) if rules is not None else "",
         "worker": {"group": group, "instance": instance},
+        "metrics": checked_metrics(metrics),
     }
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="muster: %(message)s")
     keeper = Keeper("the telemetry worker", "muster.up.telemetry_worker", msgspec.json.encode(options), FINAL, snapshots_s=None)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,13 @@ import msgspec
 from muster.events.cloudevents import GPU_HEALTH, TELEMETRY
 from muster.log.bus import Bus
 from muster.log.topics import declared, require_fit
+from muster.metrics import Metrics, Sample, serve
+from muster.scheduler.build import build
 from muster.scheduler.loop import EXIT_DOUBT
 from muster.telemetry.rules import FILE, load
 from muster.telemetry.worker import Options as WorkerOptions
 from muster.telemetry.worker import Worker
+from muster.up.places import EXIT_PORT, url
 from muster.up.process import leave, run
 
 logger = logging.getLogger("muster.up")
@@ -26,6 +30,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rules: str = ""
     """A file; empty means the rules that come with Muster."""
     worker: WorkerOptions = WorkerOptions()
+    metrics: str = ""
+    """HOST:PORT where Prometheus reads them; empty for none."""
 
 
 async def main(options: Options) -> int:
@@ -37,12 +43,40 @@ async def main(options: Options) -> int:
     await require_fit(bus, [topic for topic in declared() if topic.name in (TELEMETRY, GPU_HEALTH)])
     worker = Worker(bus, rules, options.worker)
     logger.info("telemetry worker %d of the group %s, %d rules", os.getpid(), options.worker.group, len(rules.rule))
+    if options.metrics:
+        try:
+            endpoint = await serve(metrics_of(worker), options.metrics)
+        except OSError as error:
+            logger.error("metrics cannot be served at %s: %s", options.metrics, error.strerror or error)
+            return EXIT_PORT
+        logger.info("metrics are at %s/metrics", url(endpoint.host, endpoint.port))
+    status = 0
     try:
         await worker.run()
     except Exception as error:
         logger.error("the telemetry worker ends: %s", error or type(error).__name__)
-        leave(EXIT_DOUBT)
-    leave(0)
+        status = EXIT_DOUBT
+    return leave(status)
+
+
+def metrics_of(worker: Worker) -> Metrics:
+    """The metrics of this worker."""
+    metrics = Metrics("telemetry", version=build())
+
+    def samples() -> Iterator[Sample]:
+        counts = worker.counts
+        folded = counts.samples - counts.late - counts.repeated - counts.ahead
+        for result, count in (("taken", folded), ("late", counts.late), ("repeated", counts.repeated), ("ahead", counts.ahead)):
+            yield "muster_telemetry_samples_total", (result,), count
+        yield "muster_telemetry_refused_total", (), worker.refused
+        for (rule, health), count in sorted(worker.sent.items()):
+            yield "muster_telemetry_proposals_total", (rule, health), count
+        yield "muster_telemetry_repeated_total", (), worker.repeated
+        yield "muster_telemetry_devices", (), worker.devices
+        yield "muster_follower_lag_records", ("telemetry",), worker.lag()
+
+    metrics.source(samples)
+    return metrics
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from muster.log.bus import Bus
 from muster.telemetry.looking_back import Begun
 from muster.telemetry.reducer import Reducer
 from muster.telemetry.worker import NotSent, Options, Worker
+from muster.up.telemetry_worker import metrics_of
+from tests.support.dashboard import parsed, value
 from tests.unit.telemetry.samples import EPOCH_S, rules, sample, sampled
 
 
@@ -49,7 +51,7 @@ async def worker(tmp_path: Path, health: Any) -> Worker:
 def begin(worker: Worker, begun: Begun) -> None:
     """As when the partition is given to it."""
     worker._parts = {0: begun}
-    worker._reducers = {0: Reducer(worker.rules, begins_us=begun.begins_us)}
+    worker._reducers = {0: Reducer(worker.rules, begins_us=begun.begins_us, counts=worker.counts)}
 
 
 def message(offset: int, of: GpusSampled, key: str = "n1", value: bytes | None = None) -> Any:
@@ -68,6 +70,20 @@ async def test_a_message_counts_when_what_it_led_to_is_taken(worker: Worker, hea
     await worker.take(message(0, SICK))
     await worker.take(message(1, LATER))
     assert health.sent == [ID]
+
+
+async def test_its_metrics_say_what_became_of_samples_and_proposals(worker: Worker, health: Health) -> None:
+    for offset, each in enumerate((SICK, SICK, LATER, SICK)):
+        await worker.take(message(offset, each))
+    await worker.take(message(4, SICK, value=b"{}"))
+    worker._parts = {}  # how far the partition goes only a consumer knows
+    page = parsed((await metrics_of(worker).page(""))[1].decode())
+    counts = {labels["result"]: count for labels, count in page["muster_telemetry_samples_total"]}
+    assert counts == {"taken": 2, "late": 1, "repeated": 1, "ahead": 0}
+    assert value(page, "muster_telemetry_proposals_total", rule="xid-failed", health="failed") == 1
+    assert value(page, "muster_telemetry_refused_total") == 1
+    assert value(page, "muster_telemetry_devices") == 1
+    assert value(page, "muster_build_info", program="telemetry") == 1
 
 
 async def test_a_proposal_that_is_not_taken_ends_the_worker(worker: Worker, health: Health) -> None:
