@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import logging
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -203,6 +202,7 @@ async def _bridge(
     once: bool,
     print_only: bool,
 ) -> int:
+    from muster.cli.gateway_client import told_token
     from muster.cli.telemetry_nodes import Nodes
     from muster.client import ClientError, Muster
     from muster.telemetry.bridge import Bridge, Put, SourceAway
@@ -211,7 +211,7 @@ async def _bridge(
         print_json(sampled)
         sys.stdout.flush()
 
-    nodes = Nodes(gateway, os.environ.get("MUSTER_TOKEN", ""), *whose)
+    nodes = Nodes(gateway, told_token() or "", *whose)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
