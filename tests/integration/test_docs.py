@@ -36,6 +36,10 @@ ELSEWHERE = {
     ): "test_kafka_docs.test_the_takeover_that_a_reader_provokes_happens",
     ("docs/producing-events.md", r"(?:echo|  kcat|    -H) .*"): "test_client_alone.test_the_job_of_the_page_is_handed_in_by_kcat",
     (
+        "docs/cluster.md",
+        r"export .*|runuser -u muster .*|(?:/opt/muster/bin/)?muster .*|until muster .*",
+    ): "test_cluster_docs.test_the_units_make_the_cluster_of_the_page",
+    (
         "README.md",
         r"muster (?:audit|verify|fsck|log|at|explain) build/demo.*",
     ): "test_demo.test_what_the_readme_asks_of_a_demo_is_answered",
@@ -65,6 +69,13 @@ NOT_RUN = {
         "docs/producing-events.md",
         r"muster (?:log|fsck) kafka.*",
     ): "test_bus_gateway runs both on a bus of its own",
+    ("docs/cluster.md", r"systemctl .*"): "test_cluster_docs starts what the units start; systemd runs on few machines of tests",
+    (
+        "docs/cluster.md",
+        r"apt-get .*|python3 -m venv .*|/opt/muster/bin/pip .*",
+    ): "test_client_alone installs Muster from a wheel",
+    ("docs/cluster.md", r"cp infra/.*|systemd-sysusers|install .*"): "they change the machine; tests/unit/cli reads the units",
+    ("docs/cluster.md", r"runuser -u postgres .*"): "the tests' own server is made by tests/support/postgres.py",
     ("docs/client.md", r"pip install 'muster-scheduler\[client\]'"): "test_client_alone installs it from a wheel that it builds",
     ("README.md", r"muster audit build/openb"): "it needs the log of the command before it",
     ("README.md", r"muster soak .*"): "it takes minutes; tests/simulation plays the same worlds",

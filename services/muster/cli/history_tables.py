@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from muster.cli.history_dsn import Dsn, need_dsn, place
+from muster.cli.metrics import Metrics, checked_metrics
 from muster.cli.output import FOUND, OK, Cell, Failure, Json, errors, print_json
 from muster.cli.scheduler import BusCell, BusConfig
 from muster.up.places import CELL, default_data
@@ -118,6 +119,7 @@ def worker(
     cell: BusCell = CELL,
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="Workers on a bus that share the work.")] = GROUP,
     reader: Reader = READER,
+    metrics: Metrics = "",
 ) -> int:
     """Write the history as it happens, until stopped. On a bus any number of workers may run; one of them writes.
 
@@ -131,8 +133,19 @@ def worker(
     from muster.history.worker import Options, main
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="muster: %(message)s")
+    for name in ("aiokafka", "faust", "mode"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they say of each try, our own sentences say once
     config = str(bus_config.absolute()) if bus_config is not None else None
-    return main(Options(dsn=where, log=followed, cell=cell, bus_config=config, group=group, reader=reader or None))
+    options = Options(
+        dsn=where,
+        log=followed,
+        cell=cell,
+        bus_config=config,
+        group=group,
+        reader=reader or None,
+        metrics=checked_metrics(metrics),
+    )
+    return main(options)
 
 
 def named_log(told: str | None) -> str:
