@@ -37,8 +37,9 @@ from muster.metrics import BadPlace, Endpoint, Metrics
 from muster.metrics import serve as serve_metrics
 
 GROUP: Final = "muster-history"
-AT_ONCE: Final = 256
-"""Records in a batch from Faust."""
+PARTITION: Final = 0
+AT_ONCE: Final = 64
+"""Records in a batch, each of which may have 16 MiB."""
 WITHIN_S: Final = 0.1
 """A batch that is not full waits so long for more."""
 WAIT_S: Final = 1.0
@@ -208,7 +209,7 @@ async def _run_on_bus(options: Options, writer: Writer, figures: Figures) -> Non
     for name in ("faust", "mode"):  # what they do all day is no news
         logging.getLogger(name).setLevel(logging.ERROR)
     bus = Bus.parse(options.log, options.bus_config)
-    log = await KafkaLog.open(bus, options.topic, writer=False)
+    log = await KafkaLog.open(bus, options.topic, PARTITION, writer=False)
     try:
         figures.follow(log, writer)
         tail = Tail(log, writer)
@@ -223,13 +224,15 @@ async def _run_on_bus(options: Options, writer: Writer, figures: Figures) -> Non
 
         async def assigned(_: Any, partitions: set[Any], **__: Any) -> None:
             # Not awaited: a rebalance waits for this, and a long log takes long.
-            if any(each.topic == options.topic and each.partition == 0 for each in partitions):
+            if any(each.topic == options.topic and each.partition == PARTITION for each in partitions):
                 app.add_future(begin())
 
         async def history(stream: Any) -> None:
             try:
                 async for events in stream.take_events(AT_ONCE, WITHIN_S):
-                    await tail.take([Record(each.message.offset + 1, each.message.value or b"") for each in events])
+                    messages = [each.message for each in events if each.message.partition == PARTITION]
+                    if messages:
+                        await tail.take([Record(each.offset + 1, each.value or b"") for each in messages])
             except Exception as error:
                 await app.crash(error)
 
