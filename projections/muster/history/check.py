@@ -18,7 +18,7 @@ from muster.events.codec import encode
 from muster.history.fold import Changes, Store
 from muster.history.rebuild import LogSource, Progress, Tell
 from muster.history.rows import TABLES, Table
-from muster.history.schema import HistoryError, connect, current, hang_up, said
+from muster.history.schema import HistoryError, connect, current, hang_up, said, there
 from muster.history.writer import READ_AT_ONCE, Follower
 
 NAMED: Final = 5
@@ -94,7 +94,7 @@ async def check(source: LogSource, dsn: str, cell: str, *, tell: Tell = lambda p
     """
     connection = await connect(dsn, "muster-history-check")
     try:
-        if await connection.fetchval("select to_regclass('history.builds')") is None:
+        if not await there(connection, "builds"):
             raise HistoryError("there is no history in this database: `muster history worker` makes it")
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             schema = await current(connection)

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from muster.history.follow import follow
-from muster.history.schema import READER, HistoryError, connect, drop_others, hang_up, make_build, said, switch
+from muster.history.schema import READER, HistoryError, connect, drop_others, hang_up, make_build, said, switch, there
 from muster.history.sink import COMMAND_S, Sink
 from muster.history.writer import Source, Writer, Wrote
 
@@ -81,7 +81,7 @@ async def rebuild(
         if not await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK):
             raise HistoryError("another rebuild of this history runs")
         await _refuse_other_cells(connection, cell)
-        if await connection.fetchval("select to_regclass('history.builds')") is not None:
+        if await there(connection, "builds"):
             await drop_others(connection)
         schema = await make_build(connection)
         async with asyncpg.create_pool(dsn, min_size=1, max_size=1, command_timeout=COMMAND_S) as pool:
@@ -126,7 +126,7 @@ async def _fill(source: LogSource, writer: Writer, tell: Tell) -> Progress:
 
 async def _refuse_other_cells(connection: Any, cell: str) -> None:
     """One build has all cells, and a rebuild has the log of one."""
-    if await connection.fetchval("select to_regclass('history.positions')") is None:
+    if not await there(connection, "positions"):
         return
     others = [row["cell"] for row in await connection.fetch("select cell from history.positions where cell <> $1", cell)]
     if others:

@@ -76,7 +76,7 @@ async def migrate(connection: Connection, reader: str | None = READER) -> str:
         found = await _ready(connection)
         if found is not None:
             return found
-        async with connection.transaction():
+        async with connection.transaction(isolation="read_committed"):
             await _lock(connection)
             await _make_catalog(connection)
             found = await current(connection)
@@ -91,6 +91,8 @@ async def migrate(connection: Connection, reader: str | None = READER) -> str:
             f"the schemas of the history are missing or old, and this user may not make them: {said(error)}; "
             "whoever may create schemas runs `muster history migrate`"
         ) from error
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise HistoryError(f"the schemas of the history could not be made: {said(error)}") from error
 
 
 async def current(connection: Connection) -> str | None:
@@ -112,7 +114,7 @@ async def current(connection: Connection) -> str | None:
 
 async def make_build(connection: Connection) -> str:
     """Another build, empty, which no view shows; the name of its schema."""
-    async with connection.transaction():
+    async with connection.transaction(isolation="read_committed"):
         await _lock(connection)
         await _make_catalog(connection)
         found = await _make_build(connection)
@@ -158,6 +160,19 @@ async def show(connection: Connection, schema: str, reader: str | None) -> None:
         await connection.execute(f"grant select on all tables in schema history to {name}")
 
 
+async def there(connection: Connection, name: str) -> bool:
+    """Whether the schema `history` has a table or view of this name.
+
+    `to_regclass` would say so too, but from a cache: within a transaction it may not have heard of what another one committed.
+    """
+    found: bool = await connection.fetchval(
+        "select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace "
+        "where n.nspname = 'history' and c.relname = $1)",
+        name,
+    )
+    return found
+
+
 def checked(schema: str) -> str:
     """The name of a build, which may stand in a statement as it is."""
     if not _NAME.fullmatch(schema):
@@ -172,7 +187,7 @@ def quoted(name: str) -> str:
 
 async def _ready(connection: Connection) -> str | None:
     """The current build, if there is nothing to do."""
-    if await connection.fetchval("select to_regclass('history.builds')") is None:
+    if not await there(connection, "builds"):
         return None
     if await _missing(connection, "catalog", "history"):
         return None
@@ -187,7 +202,7 @@ async def _lock(connection: Connection) -> None:
 
 
 async def _make_catalog(connection: Connection) -> None:
-    if await connection.fetchval("select to_regclass('history.migrations')") is None:
+    if not await there(connection, "migrations"):
         first, *_ = _files("catalog")
         await connection.execute(first[1].read_text())
         await _note(connection, "history", first)
