@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import random
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 from muster.cli.history_database import Database
 from muster.cli.history_folded import Folded
 from muster.cli.history_query import BY, EACH, JSON_FIELDS, Each, Head, Query, columns, order
+from muster.cli.history_query import hours as hours_of
 from muster.cli.main import run
 from muster.history.fold import Store
 from muster.history.follow import FileSource
@@ -25,6 +28,7 @@ from muster.history.schema import migrate
 from muster.history.sink import Position, Sink
 from muster.log.sqlite import SqliteFile
 from tests.golden.recorded import LOGS, read
+from tests.integration.test_docs import ROOT, commands
 from tests.support.cell import until
 from tests.support.histories import CELL, made_up
 from tests.support.postgres import Postgres, Runner
@@ -33,6 +37,7 @@ OWN_ORDER = "template template0 encoding 'UTF8' locale_provider icu icu_locale '
 """A database whose own order of text is not that of code points, as most are."""
 SEEDS = (1, 2)
 LOG = "story-8"
+TEXT = (ROOT / "docs/history.md").read_text()
 ENDS_S = 60
 
 
@@ -315,6 +320,70 @@ def test_several_cells_are_told_apart(command: Command, postgres: Postgres, made
     assert "has the history of several cells, main, other: --cell says whose" in done.err
     assert json.loads(command(dsn, "--cell", "other", "--json").out)["lines"] == []
     assert json.loads(command(dsn, "--cell", "main", "--json").out)["lines"]
+
+
+# The page
+
+
+def test_the_commands_of_the_page_run(command: Command, written: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads "history.md"."""
+    lines = commands("docs/history.md")
+    told = [line.replace("build/demo", str(log)) for line in lines if line != "muster history worker"]
+    assert len(lines) == len(told) + 1  # a test of its own runs the worker
+    assert len(told) > 8
+    monkeypatch.setenv("MUSTER_BUS", str(log))
+    for line in told:
+        words = shlex.split(line)
+        assert words[:2] == ["muster", "history"]
+        done = command(written, *words[2:])
+        assert done.status == 0, (line, done.err)
+        assert done.out
+
+
+def test_every_flag_of_the_page_is_one_and_every_one_is_on_the_page(command: Command) -> None:
+    flags = set(re.findall(r"--[a-z-]+", command("", "--help").out))
+    said = set(re.findall(r"`(--[a-z]+)", TEXT)) | {"--help"}
+    assert flags - said == set()
+    assert said - flags == {"--reader"}
+
+
+def test_the_page_has_every_column_of_every_table(written: str, postgres: Postgres) -> None:
+    shown = {}
+    for table, text in re.findall(r"^### (\w+)\n(.*?)(?=^##)", TEXT, re.DOTALL | re.MULTILINE):
+        shown[table] = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.MULTILINE))
+    kinds: dict[str, dict[str, str]] = {}
+    for row in postgres.fetch(
+        "select table_name, column_name, data_type from information_schema.columns where table_schema = 'history' "
+        "and table_name not in ('migrations', 'builds') order by ordinal_position",
+        written,
+    ):
+        kinds.setdefault(row["table_name"], {})[row["column_name"]] = row["data_type"]
+    for table, columns_of in kinds.items():
+        stamps = {name for name, kind in columns_of.items() if kind == "timestamp with time zone"}
+        instants = {"at_us" if name == "happened_at" else f"{name.removesuffix('_at')}_us" for name in stamps}
+        assert instants <= set(columns_of)
+        assert {name: kind for name, kind in columns_of.items() if name not in stamps} == shown[table], table
+    assert set(kinds) == set(shown)
+
+
+def test_the_queries_of_the_page_run(written: str, postgres: Postgres) -> None:
+    queries = re.findall(r"^```sql\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert len(queries) > 8
+    analyst = f"analyst_{random.SystemRandom().randrange(16**8):08x}"
+    try:
+        for query in queries:
+            if query.startswith("create role"):
+                postgres.execute(query.replace("analyst", analyst), written)
+            else:
+                assert postgres.fetch(query.rstrip().rstrip(";"), written) is not None
+    finally:
+        postgres.execute(f"drop role if exists {analyst}", written)
+    (hours,) = [query for query in queries if "gpu_hours" in query]
+    everything = re.sub(r"\(extract.*?::bigint", "0::bigint", hours).rstrip().rstrip(";")
+    found = {(row["user_name"], row["gpu_model"]): row["gpu_hours"] for row in postgres.fetch(everything, written)}
+    with Database(written, None) as database:
+        for one in database.sums(Query(), ("user", "model")):
+            assert f"{found[one.by['user'], one.by['model']]:.3f}" == hours_of(one.gpu_ns)
 
 
 def _number(postgres: Postgres, dsn: str) -> int:
