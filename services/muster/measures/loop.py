@@ -51,5 +51,7 @@ def scheduler(core: Core, phases: Phases) -> Iterator[Sample]:
 def follower(core: Core) -> Iterator[Sample]:
     """What everybody says who follows the log."""
     yield "muster_head_cycle", (), core.head.number
-    for reason in REASONS:  # those too that there were none of: Prometheus sees no increase in what was not there
+    for reason in dict.fromkeys(
+        (*REASONS, *core.voids)
+    ):  # those too that there were none of: Prometheus sees no increase in what was not there
         yield "muster_records_void_total", (reason,), core.voids.get(reason, 0)

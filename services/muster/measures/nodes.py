@@ -10,6 +10,7 @@ score `fgd`. A node that takes no new work has nothing idle.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -30,23 +31,37 @@ STATES: Final = ("lost", "silent", "fenced", "quarantined", "drained", "cordoned
 RESOURCES: Final = ("cpu", "memory", "gpu")
 
 
+class Fixed:
+    """What a node adds whatever it holds."""
+
+    __slots__ = ("capacity", "devices", "healthy", "labels", "state")
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.capacity = [0, 0, 0]
+        """CPU in thousandths, MiB, thousandths of healthy devices; nothing where the node is lost."""
+        self.devices: dict[tuple[str, str], int] = {}
+        """How many, by model and state."""
+        self.healthy: dict[str, int] = {}
+        """Thousandths of healthy devices, by model."""
+        self.labels: list[str] = []
+        """The model of each device."""
+
+
 class Part:
     """What one node adds to the sums."""
 
-    __slots__ = ("capacity", "devices", "fragments", "held", "idle_milli", "models", "queues", "state")
+    __slots__ = ("fixed", "fragments", "held", "idle", "models", "queues")
 
-    def __init__(self) -> None:
-        self.state = ""
-        self.capacity = [0, 0, 0]
-        """CPU in thousandths, MiB, thousandths of healthy devices; nothing where the node is lost."""
+    def __init__(self, fixed: Fixed, idle: list[int]) -> None:
+        self.fixed = fixed
         self.held = [0, 0, 0]
-        self.devices: dict[tuple[str, str], int] = {}
-        """How many, by model and state."""
-        self.models: dict[str, list[int]] = {}
-        """Healthy and held thousandths, by model."""
+        self.models: dict[str, int] = {}
+        """Held thousandths of devices, by model."""
         self.queues: dict[str, list[int]] = {}
-        """What its tasks hold, as in `capacity`."""
-        self.idle_milli = 0
+        """What its tasks hold, as in `Fixed.capacity`."""
+        self.idle = idle
+        """Thousandths of each device that new work could have."""
         self.fragments = 0
         """Fragmented thousandths times the sum of the target's weights."""
 
@@ -56,8 +71,8 @@ class NodeBook:
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
-        self._stale: dict[int, None] = {}
-        """Rows to look at again."""
+        self._stale: dict[int, bool] = {}
+        """Rows to look at again, and whether more has changed there than what is held."""
         self._touched = -1
         self._altered = -1
         self._target = Target(WHOLE_GPU)
@@ -78,7 +93,8 @@ class NodeBook:
         if wanted != self._wanted:
             self._wanted = wanted
             self._target = Target(wanted)
-            self._stale.update(dict.fromkeys(self._parts))
+            for row in self._parts:
+                self._stale.setdefault(row, False)
             self.fragments = 0  # in parts of other weights
             for part in self._parts.values():
                 part.fragments = 0
@@ -90,25 +106,31 @@ class NodeBook:
         touched = ledger.touched_since(self._touched) if self._touched >= 0 else None
         altered = ledger.altered_since(self._altered) if self._altered >= 0 else None
         if touched is None or altered is None:
-            self._stale.update(dict.fromkeys(range(max(len(ledger.nodes), len(self._parts)))))
+            self._stale = dict.fromkeys(range(max(len(ledger.nodes), max(self._parts, default=-1) + 1)), True)
         else:
-            self._stale.update(dict.fromkeys(touched))
-            self._stale.update(dict.fromkeys(altered))
+            for row in dict.fromkeys(touched):
+                self._stale.setdefault(row, False)
+            self._stale.update(dict.fromkeys(altered, True))
         self._touched, self._altered = touched_upto, altered_upto
 
     def advance(self, state: State, most: int = STEP) -> bool:
         """Look at some rows that have changed. Whether there are more. Cost: `most` nodes and what they hold."""
-        rows = [row for row, _ in zip(list(self._stale), range(most), strict=False)]
         nodes = state.nodes
         looked: list[tuple[Node, Part]] = []
-        for row in rows:
-            del self._stale[row]
+        for row in list(islice(self._stale, most)):
+            altered = self._stale.pop(row)
             old = self._parts.pop(row, None)
+            node = nodes[row] if row < len(nodes) else None
+            fixed = old.fixed if old is not None and not altered else None
             if old is not None:
                 self._sum(old, -1)
-            node = nodes[row] if row < len(nodes) else None
+                if fixed is None:
+                    self._sum_fixed(old.fixed, -1)
             if node is not None:
-                looked.append((node, self._look(node)))
+                if fixed is None:
+                    fixed = self._fixed(node)
+                    self._sum_fixed(fixed, 1)
+                looked.append((node, self._look(node, fixed)))
         self._measure(looked)
         for node, part in looked:
             self._parts[node.row] = part
@@ -140,43 +162,54 @@ class NodeBook:
             yield "muster_queue_guarantee_ratio", (queue,), 0.0
             yield "muster_queue_weight", (queue,), 1
 
-    def _look(self, node: Node) -> Part:
-        """A node's part, without its fragments."""
-        part = Part()
-        part.state = _state_of(node)
-        there = part.state != "lost"
-        spec = node.spec
-        units = node.device_units
-        part.idle_milli = sum(_idle(node))
+    def _fixed(self, node: Node) -> Fixed:
+        fixed = Fixed(_state_of(node))
+        there = fixed.state != "lost"
         if there:
-            part.capacity[:2] = [spec.cpu_milli, spec.memory_mib]
+            fixed.capacity[:2] = [node.spec.cpu_milli, node.spec.memory_mib]
         for device in node.devices:
+            model = self._label("model", device.model)
+            fixed.labels.append(model)
             if device.present:
-                model = self._label("model", device.model)
                 state = "lost" if not there else "foreign" if device.foreign else device.health
-                part.devices[model, state] = part.devices.get((model, state), 0) + 1
-                milli = part.models.setdefault(model, [0, 0])
-                if there and device.health == "healthy" and not device.foreign:
-                    milli[0] += MILLI
-                    part.capacity[2] += MILLI
+                fixed.devices[model, state] = fixed.devices.get((model, state), 0) + 1
+                milli = MILLI if state == "healthy" else 0
+                fixed.healthy[model] = fixed.healthy.get(model, 0) + milli
+                fixed.capacity[2] += milli
+        return fixed
+
+    def _look(self, node: Node, fixed: Fixed) -> Part:
+        """A node's part, without its fragments."""
+        part = Part(fixed, _idle(node))
+        models = part.models
+        cpu_milli = memory_mib = gpus_milli = 0
         for task in node.tasks:
             shape = task.shape
-            queue = self._label("queue", task.attempt.instance.job.queue)
             gpu_milli = 0
             for index in task.devices:
-                taken = MILLI if shape.gpus else MILLI * shape.units(node.devices[index].memory_mib) // max(1, units[index])
+                if shape.gpus:
+                    taken = MILLI
+                else:
+                    taken = MILLI * shape.units(node.devices[index].memory_mib) // max(1, node.device_units[index])
                 gpu_milli += taken
-                part.models.setdefault(self._label("model", node.devices[index].model), [0, 0])[1] += taken
-            held = part.queues.setdefault(queue, [0, 0, 0])
-            for place, amount in enumerate((shape.cpu_milli, shape.memory_mib, gpu_milli)):
-                held[place] += amount
-                part.held[place] += amount
+                model = fixed.labels[index]
+                models[model] = models.get(model, 0) + taken
+            queue = self._label("queue", task.attempt.instance.job.queue)
+            held = part.queues.get(queue)
+            if held is None:
+                held = part.queues[queue] = [0, 0, 0]
+            held[0] += shape.cpu_milli
+            held[1] += shape.memory_mib
+            held[2] += gpu_milli
+            cpu_milli += shape.cpu_milli
+            memory_mib += shape.memory_mib
+            gpus_milli += gpu_milli
+        part.held = [cpu_milli, memory_mib, gpus_milli]
         return part
 
     def _measure(self, looked: list[tuple[Node, Part]]) -> None:
         """The fragments of these nodes."""
-        idle = [(node, part, _idle(node)) for node, part in looked]
-        idle = [each for each in idle if any(each[2])]
+        idle = [(node, part, part.idle) for node, part in looked if any(part.idle)]
         if not idle:
             return
         widest = max(len(milli) for _, _, milli in idle)
@@ -194,19 +227,22 @@ class NodeBook:
         for (_, part, _), found in zip(idle, fragments.tolist(), strict=True):
             part.fragments = found
 
+    def _sum_fixed(self, fixed: Fixed, sign: int) -> None:
+        self.states[fixed.state] += sign
+        for place in range(3):
+            self.capacity[place] += sign * fixed.capacity[place]
+        for key, count in fixed.devices.items():
+            self.devices[key] = self.devices.get(key, 0) + sign * count
+        for model, milli in fixed.healthy.items():
+            self.models.setdefault(model, [0, 0])[0] += sign * milli
+
     def _sum(self, part: Part, sign: int) -> None:
-        self.states[part.state] += sign
-        self.idle_milli += sign * part.idle_milli
+        self.idle_milli += sign * sum(part.idle)
         self.fragments += sign * part.fragments
         for place in range(3):
-            self.capacity[place] += sign * part.capacity[place]
             self.held[place] += sign * part.held[place]
-        for key, count in part.devices.items():
-            self.devices[key] = self.devices.get(key, 0) + sign * count
         for model, milli in part.models.items():
-            of_model = self.models.setdefault(model, [0, 0])
-            of_model[0] += sign * milli[0]
-            of_model[1] += sign * milli[1]
+            self.models.setdefault(model, [0, 0])[1] += sign * milli
         for queue, held in part.queues.items():
             of_queue = self.queues.setdefault(queue, [0, 0, 0])
             for place in range(3):
@@ -237,6 +273,4 @@ def _idle(node: Node) -> list[int]:
     """Thousandths of each device that new work could have."""
     if not node.open:
         return [0] * len(node.device_free)
-    return [
-        MILLI * max(0, free) // whole if whole else 0 for free, whole in zip(node.device_free, node.device_units, strict=True)
-    ]
+    return [MILLI * free // whole if free > 0 else 0 for free, whole in zip(node.device_free, node.device_units, strict=True)]

@@ -10,7 +10,7 @@ import yaml
 
 from muster.metrics.__main__ import row, tables
 from muster.metrics.catalogue import METRICS, PROGRAMS, gauge
-from tests.support.dashboard import DASHBOARD, panels, queries, selectors
+from tests.support.dashboard import DASHBOARD, panels, parsed, queries, selectors, unanswered
 from tests.support.kafka import unavailable
 
 ROOT = Path(__file__).parents[3]
@@ -136,3 +136,10 @@ def test_a_rule_that_was_harmed_fails_its_test(tmp_path: Path) -> None:
     checked = promtool("test", "rules", *map(str, files))
     failed = re.findall(rf"Unit Testing:  {tmp_path}/([0-9]+)/alerts_test.yml\n  FAILED", checked.stdout)
     assert [PLANTS[number] for number in range(len(PLANTS)) if str(number) not in failed] == []
+
+
+def test_a_query_that_nobody_can_answer_is_found() -> None:
+    page = parsed('muster_nodes{cell="main",state="open"} 2\n')
+    asked = [("a", 'sum(muster_nodes{cell="main"})'), ("b", "muster_invented"), ("c", 'muster_nodes{state="gone"}')]
+    asked += [("d", 'muster_nodes{state!="open"}'), ("e", 'muster_nodes{state=~"op.*"}')]
+    assert [line.split("'")[1] for line in unanswered(asked, [page])] == ["b", "c", "d"]
