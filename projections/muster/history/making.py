@@ -36,6 +36,8 @@ from muster.history.rows import AttemptRow, CycleRow, DecisionRow, DeviceRow, In
 LARGEST: Final = 2**63 - 1
 """What a column holds; a sum beyond it is said to be this."""
 NOTHING: Final = Json("[]")
+COMMAND_MAX: Final = 16_384
+"""Characters of a command that are kept."""
 
 WAITS: Final = "pending"
 HOLDS: Final = "running"
@@ -131,7 +133,7 @@ def job_row(cell: str, job: Job, counts: Counts, submitted_us: int) -> JobRow:
         request.max_retries,
         request.time_limit_us,
         json(request.labels),
-        json(run.command),
+        json(shortened(run.command)),
         text(run.image),
         text(run.directory),
         submitted_us or None,
@@ -328,6 +330,19 @@ def _said(event: Event, field: str) -> Any:
         # An empty code of a shape says something: that it waits no more.
         return text(value) if value or type(event) is ShapeDeferred else None
     return value if value or not field.endswith("_us") else None
+
+
+def shortened(command: tuple[str, ...]) -> list[str]:
+    """A command, cut where it is too long to be kept whole with every row; an ellipsis says so."""
+    kept: list[str] = []
+    left = COMMAND_MAX
+    for word in command:
+        if len(word) > left:
+            kept.append(word[:left] + "…")
+            break
+        kept.append(word)
+        left -= len(word) + 1
+    return kept
 
 
 def total(amounts: list[int]) -> int:

@@ -88,7 +88,8 @@ class JobRow(NamedTuple):
     labels: Json
     """An object of strings."""
     command: Json
-    """A list of strings. The environment is not kept: it may hold what is secret."""
+    """A list of strings; after 16,384 characters it is cut, and ends in an ellipsis. The environment is not kept: it may hold
+    what is secret."""
     image: str
     directory: str
     submitted_us: int | None

@@ -4,7 +4,7 @@ The position is moved by comparing: `update … where number = OLD and digest = 
 write at once the second waits for the first, finds the position elsewhere, and changes no row. What a commit that was not
 answered came to is found out by reading the position again, in another process: see `muster.history.writer`.
 
-A table's rows go in one statement, a column an array, whatever their number.
+A table's rows go in one statement, a column an array.
 """
 
 from typing import Any, Final
@@ -18,6 +18,7 @@ from muster.history.rows import TABLES, Table
 from muster.history.schema import HistoryError, checked, said
 from muster.log.admit import Head
 
+ROWS_A_STATEMENT: Final = 10_000
 COMMAND_S: Final = 300.0
 """So long one statement may take."""
 
@@ -90,8 +91,9 @@ class Sink:
         await self._move(connection, old, new)
         for table in TABLES:
             rows = changes.rows(table.name)
-            if rows:
-                await connection.execute(self._statements[table.name], *[list(column) for column in zip(*rows, strict=True)])
+            for first in range(0, len(rows), ROWS_A_STATEMENT):
+                columns = zip(*rows[first : first + ROWS_A_STATEMENT], strict=True)
+                await connection.execute(self._statements[table.name], *map(list, columns))
         if checkpoint is not None:
             await connection.execute(
                 f"insert into {self._schema}.checkpoints (cell, number, data) values ($1, $2, $3) "

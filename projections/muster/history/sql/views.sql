@@ -109,7 +109,7 @@ comment on column history.jobs.shape is
 comment on column history.jobs.labels is
     'An object of strings.';
 comment on column history.jobs.command is
-    'A list of strings. The environment is not kept: it may hold what is secret.';
+    'A list of strings; after 16,384 characters it is cut, and ends in an ellipsis. The environment is not kept: it may hold what is secret.';
 comment on column history.jobs.submitted_us is
     'When its producer made it, by the producer''s clock; null where it does not say.';
 comment on column history.jobs.entered_us is
