@@ -11,6 +11,8 @@ from muster.telemetry.signals import Reader
 SECOND_US: Final = 1_000_000
 XIDS_MAX: Final = 64
 NEVER_US: Final = 2**62
+NONE: Final[dict[int, int]] = {}
+"""Never written to."""
 
 
 class Check:
@@ -40,7 +42,9 @@ class Check:
             state.value += value > 0
         elif state.samples == 1 or (value < state.value) == self.least:
             state.value = value
-        if self.codes and value and sample.xids:
+        if value and self.codes and sample.xids:
+            if state.xids is NONE:
+                state.xids = {}
             for each in sample.xids:
                 if each.code in self.codes and len(state.xids) < XIDS_MAX:
                     state.xids[each.code] = max(each.count, state.xids.get(each.code, 0))
@@ -56,7 +60,8 @@ class State:
         """Of the window that is open; -1 where none is."""
         self.samples = 0
         self.value = 0
-        self.xids: dict[int, int] = {}
+        self.xids = NONE
+        """Those that made the rule hold in the window; `NONE` until there are some."""
         self.last = 0
         """Where the counter stood last, when, and in which boot."""
         self.last_us = -1
@@ -68,7 +73,7 @@ class State:
         """Open a window."""
         self.start_us = start_us
         self.samples = self.value = 0
-        self.xids = {}
+        self.xids = NONE
 
     def measured(self, rule: Rule) -> int:
         """What the rule compares."""
