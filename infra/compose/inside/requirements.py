@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print what Muster needs, as pip's requirements: `requirements pyproject.toml EXTRA[,EXTRA]`. Of Muster itself nothing is needed.
+"""Print what Muster needs, and nothing of Muster itself, as pip's requirements: `requirements.py pyproject.toml EXTRA[,EXTRA]`.
 
 So that an image has what rarely changes in a layer of its own. Only the standard library is used.
 """

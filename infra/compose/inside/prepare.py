@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What has to be there before the programs of a compose stack start. Each part does only what is missing, so it may run any time.
 
-    prepare secrets     tokens and keys of the gateways, the agents' token, the database's password, an example to submit
+    prepare secrets     tokens and keys of the gateways, the agents' token, passwords of the database and of Grafana, and examples
     prepare queues      the queues that MUSTER_QUEUES names, with commas between, beside those that there are
 
 Secrets are made here, in volumes, so that none stands in a file that people copy, in an environment, or in a list of processes.
@@ -26,6 +26,7 @@ from muster.gateway.tokens import Tokens
 KEYS = Path("/var/lib/muster-keys")
 AGENT = Path("/var/lib/muster-agent")
 DATABASE = Path("/var/lib/muster-database")
+GRAFANA = Path("/var/lib/muster-grafana")
 WORK = Path("/work")
 PATIENCE_S = 60
 
@@ -40,11 +41,12 @@ def make_secrets() -> None:
         _, secret = tokens.create("agent", name="agents of the compose stack")
         _write(agent, secret, 0o400)
     password = DATABASE / "password"
-    if not password.exists():
-        # The server of the database runs as another user; nothing but it and the history sees this volume.
-        _write(password, secrets.token_urlsafe(32), 0o444)
-    login = ":".join(os.environ[name] for name in ("POSTGRES_HOST", "POSTGRES_PORT", "POSTGRES_DB", "POSTGRES_USER"))
-    _write(DATABASE / "pgpass", f"{login}:{password.read_text().strip()}", 0o400)
+    for path in (password, GRAFANA / "password"):
+        if not path.exists():
+            # Database and Grafana run as other users; nothing but they, and the history, see these volumes.
+            _write(path, secrets.token_urlsafe(32), 0o444)
+    place = "{POSTGRES_USER}:{}@{POSTGRES_HOST}:{POSTGRES_PORT}/{POSTGRES_DB}".format(password.read_text().strip(), **os.environ)
+    _write(DATABASE / "dsn", f"postgresql://{place}", 0o400)
     for path in Path(muster.simulator.demo.__file__).with_name("workload").iterdir():
         if path.is_file() and not path.name.startswith("__") and not (WORK / path.name).exists():
             shutil.copy(path, WORK)
