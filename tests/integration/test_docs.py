@@ -28,7 +28,7 @@ ELSEWHERE = {
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",
-    ("docs/metrics.md", r"muster up .*|curl .*"): "test_metrics.test_what_is_documented_is_what_is_exposed",
+    ("docs/metrics.md", r"muster up .*|curl .*"): "test_metrics.test_the_commands_of_the_page_run",
     (
         "docs/kafka.md",
         r"export MUSTER_GATEWAY=.*|until muster .*|kill .*|leader=.*|muster jobs|muster submit --name (?!hello ).*"

@@ -7,6 +7,7 @@ that a query names is looked for on the pages.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -208,6 +209,22 @@ def test_what_is_documented_is_what_is_exposed(load: Load) -> None:
         text = httpx.get(f"{url}/metrics", trust_env=False, timeout=30).text
         families |= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE muster_")}
     assert families == {metric.name for metric in (*EVERY, *SCHEDULER, *CELL, *AGENT)}
+
+
+def test_the_commands_of_the_page_run(load: Load) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    block = page.partition("```console\n")[2].partition("```")[0]
+    ports = {"127.0.0.1:9464": load.url.removeprefix("http://"), "127.0.0.1:8470": f"127.0.0.1:{load.stack.port}"}
+    for command in block.splitlines():
+        words = [
+            word.replace(written, here) for word in shlex.split(command) for written, here in ports.items() if written in word
+        ]
+        if command.startswith("muster up "):
+            assert load.stack.options[-2] in command, "the stack was not started as the page says"
+        else:
+            assert command.startswith("curl -s http://")
+            told = subprocess.run(["curl", "-s", *words], capture_output=True, text=True, timeout=60)
+            assert "muster_build_info{" in told.stdout, command
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
