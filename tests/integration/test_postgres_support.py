@@ -1,10 +1,13 @@
 """The PostgreSQL server of the tests: a test that stops or kills one finds it as a real one would be after that."""
 
+import os
 import subprocess
+from pathlib import Path
 
 import asyncpg
 import pytest
 
+from tests.support.kafka import docker_brings
 from tests.support.postgres import Postgres, Runner, Server, binaries
 
 
@@ -31,6 +34,18 @@ async def test_what_was_committed_is_there_after_a_kill_and_a_stop(own_postgres:
         connection = await asyncpg.connect(server.dsn)
     assert [row[0] for row in await connection.fetch("select a from kept order by a")] == [0, 1]
     await connection.close()
+
+
+def test_an_engine_that_has_no_image_and_gets_none_stands_in_nobody_s_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text('#!/bin/sh\n[ "$1" = version ] && echo 27.0 || exit 1\n')
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert not docker_brings("postgres:none")
+    engine.write_text('#!/bin/sh\n[ "$1" = version ] && echo 27.0 || [ "$1" = pull ]\n')
+    assert docker_brings("postgres:some")
 
 
 def test_a_server_leaves_nothing_behind(own_postgres: Runner) -> None:

