@@ -27,6 +27,8 @@ NAMES_MAX = 1000
 SUMMED = ("jobs", "attempts", "gpu_hours", "cpu_hours")
 SUM_FIELDS = {"gpu_hours": "gpu_ns", "cpu_hours": "cpu_ns"}
 PERCENT = 100
+LARGEST = 2**63 - 1
+"""What msgspec writes as a number."""
 
 Log = Annotated[
     str | None,
@@ -184,9 +186,10 @@ def _print_lines(source: Source, query: Query, columns: list[words.Column], json
         lines = lines[: query.limit]
     if json:
         place = {"cell": head.cell, "cycle": head.cycle, "at_us": head.at_us}
-        print_json({**place, "each": query.each, "lines": lines, "more": more})
+        exact = [{field: _exact(value) for field, value in line.items()} for line in lines]
+        print_json({**place, "each": query.each, "lines": exact, "more": more})
         return
-    rows = [[column.show(line[column.field]) for column in columns] for line in lines]
+    rows = [[words.printable(column.show(line[column.field])) for column in columns] for line in lines]
     print_table([column.head for column in columns], rows)
     _say(head, f"; there is more: --limit shows more than {query.limit}" if more else "")
 
@@ -200,7 +203,13 @@ def _print_sums(source: Source, query: Query, by: tuple[str, ...], order: tuple[
     more = len(shown) < len(sums)
     if json:
         lines = [
-            {**each.by, "jobs": each.jobs, "attempts": each.attempts, "gpu_ns": each.gpu_ns, "cpu_ns": each.cpu_ns}
+            {
+                **each.by,
+                "jobs": each.jobs,
+                "attempts": each.attempts,
+                "gpu_ns": _exact(each.gpu_ns),
+                "cpu_ns": _exact(each.cpu_ns),
+            }
             for each in shown
         ]
         place = {"cell": head.cell, "cycle": head.cycle, "at_us": head.at_us}
@@ -226,6 +235,11 @@ def _print_sums(source: Source, query: Query, by: tuple[str, ...], order: tuple[
 
 def _sum_value(each: Sum, name: str) -> Any:
     return each.by[name] if name in each.by else getattr(each, SUM_FIELDS.get(name, name))
+
+
+def _exact(value: Any) -> Any:
+    """The value as JSON has it: a sum of a large cluster's year does not fit into 64 bits, and is a number all the same."""
+    return msgspec.Raw(str(value).encode()) if isinstance(value, int) and value > LARGEST else value
 
 
 def _percent(part: int, whole: int) -> str:

@@ -121,6 +121,11 @@ def text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def printable(value: str) -> str:
+    """What a person said, with what a terminal would take for an order as a question mark."""
+    return value if value.isprintable() else "".join(char if char.isprintable() else "?" for char in value)
+
+
 def flag(value: bool) -> str:
     """Yes or no."""
     return "yes" if value else "no"
@@ -133,7 +138,7 @@ def listed(value: list[str]) -> str:
 
 def words(value: list[str]) -> str:
     """A command on one line."""
-    return " ".join(value).replace("\n", " ")
+    return " ".join(value)
 
 
 def pairs(value: dict[str, str]) -> str:

@@ -88,7 +88,8 @@ def test_a_span_before_the_beginning_is_the_beginning() -> None:
         (words.when, 2_500_000, "2.500000"),
         (words.when, None, ""),
         (words.pairs, {"a": "1", "b": ""}, "a=1,b="),
-        (words.words, ["sh", "-c", "echo\nhello"], "sh -c echo hello"),
+        (words.words, ["sh", "-c", "echo"], "sh -c echo"),
+        (words.printable, "a\x1b[2J\nü", "a?[2J?ü"),
         (words.flag, False, "no"),
     ],
 )
@@ -297,6 +298,18 @@ def test_only_the_time_within_the_range_counts(since_us: int | None, until_us: i
 def test_a_thousand_devices_for_a_century_are_counted_to_the_nanosecond() -> None:
     century_us = 36_525 * DAY_US
     assert sums(of(placed(1, century_us, 64_000_001), present_us=century_us), "user") == {("ada",): 64_000_001 * (century_us - 1)}
+
+
+def test_a_year_of_a_large_cluster_is_a_number_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
+    source = of(placed(0, NOON_US, 80_000_000))
+    monkeypatch.setattr(Folded, "of", lambda log, cell: source)
+    for words_said in (["--by", "user"], ["--format", "gpu_hours"]):
+        assert run(["history", "--log", str(log), "--json", *words_said]) == 0
+        told = json.loads(capsys.readouterr().out)
+        (line,) = told.get("sums") or told["lines"]
+        assert line["gpu_ns"] == 80_000_000 * NOON_US > 2**64
 
 
 @pytest.mark.parametrize("seed", range(4))
