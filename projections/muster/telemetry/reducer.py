@@ -64,6 +64,7 @@ class Reducer:
         self.counts = counts or Counts()
         self._checks = [Check(rule, reader(rule.signal, xids), xids) for rule in rules.rule]
         self._late_us = rules.late_s * SECOND_US
+        self._stands_us = rules.stands_s() * SECOND_US
         self._begins_us = begins_us
         self._devices_max = devices_max
         self._devices: dict[tuple[str, str], Device] = {}
@@ -200,8 +201,8 @@ class Reducer:
         since = (state.start_us - state.held_us) // check.window_us
         if since < windows:
             return False
-        if since > 2 * windows:
-            state.held_us = -1  # too long ago for everybody to know
+        if since > 2 * windows or end_us - self._stands_us < device.whole_from_us:
+            state.held_us = -1  # that, or what stands against it, is too long ago for everybody to know
             return False
         for other, (another, theirs) in enumerate(zip(self._checks, device.states, strict=True)):
             if other != index and theirs.held_us >= 0:

@@ -77,8 +77,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def reach_s(self) -> int:
         """What is older than this, by its own time, changes no proposal any more: so far back samples are read again."""
-        windows = max(rule.window_s * (2 * rule.recovers_after + 3) for rule in self.rule)
-        return windows + 2 * self.late_s + AHEAD_S
+        back_s = max(rule.window_s * (1 + 2 * max(1, rule.recovers_after)) for rule in self.rule)
+        return self.stands_s() + back_s + 2 * self.late_s + AHEAD_S
+
+    def stands_s(self) -> int:
+        """For so long at most a rule stands against a device, counted from the window before the one in which it held."""
+        return max(rule.window_s * (2 + max(1, rule.recovers_after)) for rule in self.rule)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
