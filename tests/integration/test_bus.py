@@ -183,7 +183,7 @@ def test_people_make_check_and_see_the_topics_over_tls_with_a_password(
     assert run(["bus", "create", *where]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *(f"made {topic.name}" for topic in declared()),
-        "all 5 topics are as they must be",
+        "all 6 topics are as they must be",
     ]
     assert run(["bus", "check", *where, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"wrong": []}

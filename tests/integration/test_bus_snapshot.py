@@ -52,7 +52,7 @@ def test_what_is_written_beside_is_where_the_next_start_begins(tmp_path: Path, b
     for _ in range(2):  # the second one finds that none is due
         done = subprocess.run([sys.executable, "-m", "muster.up.bus_snapshot", told], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    [written] = folder.iterdir()
+    [written] = folder.glob("*.snapshot")
     recovered = asyncio.run(_recover(bus, folder))
     assert (recovered.core.head.number, recovered.folded) == (11, 0)
     written.write_bytes(written.read_bytes()[:-1])

@@ -32,12 +32,18 @@ ELSEWHERE = {
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",
+    ("docs/metrics.md", r"muster up .*|curl .*"): "test_metrics.test_the_commands_of_the_page_run",
     (
         "docs/kafka.md",
         r"export MUSTER_GATEWAY=.*|until muster .*|kill .*|leader=.*|muster jobs|muster submit --name (?!hello ).*"
         r"|muster (?:audit|verify|fsck|log) \$MUSTER_BUS.*|muster (?:scheduler|gateway|agent) .* &",
     ): "test_kafka_docs.test_the_takeover_that_a_reader_provokes_happens",
     ("docs/producing-events.md", r"(?:echo|  kcat|    -H) .*"): "test_client_alone.test_the_job_of_the_page_is_handed_in_by_kcat",
+    ("docs/history.md", r"muster history.*"): "test_history_command.test_the_commands_of_the_page_run",
+    (
+        "docs/cluster.md",
+        r"export .*|runuser -u muster .*|/opt/muster/bin/muster bus .*|(?:until )?muster (?:nodes|jobs|submit|audit|history).*",
+    ): "test_cluster_docs.test_the_units_make_the_cluster_of_the_page",
     (
         "README.md",
         r"muster (?:audit|verify|fsck|log|at|explain) build/demo.*",
@@ -68,6 +74,17 @@ NOT_RUN = {
         "docs/producing-events.md",
         r"muster (?:log|fsck) kafka.*",
     ): "test_bus_gateway runs both on a bus of its own",
+    ("docs/cluster.md", r"systemctl .*"): "test_cluster_docs starts what the units start; systemd runs on few machines of tests",
+    (
+        "docs/cluster.md",
+        r"apt-get .*|python3 -m venv .*|/opt/muster/bin/pip .*",
+    ): "test_client_alone installs Muster from a wheel",
+    ("docs/cluster.md", r"cp infra/.*|systemd-sysusers|install .*"): "they change the machine; tests/unit/cli reads the units",
+    ("docs/cluster.md", r"runuser -u postgres .*"): "the tests' own server is made by tests/support/postgres.py",
+    (
+        "docs/compose.md",
+        r"docker compose .*|export .*|cd .*|git pull|muster (?:nodes|jobs|job moved|submit .*|(?:audit|log) kafka.*)",
+    ): "infra/compose-test, which CI runs, does the same to a stack at ports that are free",
     ("docs/client.md", r"pip install 'muster-scheduler\[client\]'"): "test_client_alone installs it from a wheel that it builds",
     ("README.md", r"muster audit build/openb"): "it needs the log of the command before it",
     ("README.md", r"muster soak .*"): "it takes minutes; tests/simulation plays the same worlds",

@@ -8,6 +8,7 @@ reached through a proxy. Without a broker these tests are skipped, and say why; 
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from tests.support.wrong_clock import Clocks
 BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
 IMAGE = "apache/kafka:4.1.0"
 CONTAINER_START_S = 120
+PULL_S = 300
 AWAIT_S = 60
 
 
@@ -195,7 +197,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     given = os.environ.get("MUSTER_TEST_KAFKA")
     if given:
         yield Kafka(_reached(given))
-    elif _docker_answers():
+    elif docker_brings(IMAGE):
         yield from _container()
     else:
         bring_jars()
@@ -267,6 +269,18 @@ def _reached(given: str) -> str:
     except (OSError, ValueError) as error:
         unavailable("kafka", f"MUSTER_TEST_KAFKA names {given}, and no broker answers there: {error}")
     return given
+
+
+@functools.cache
+def docker_brings(image: str) -> bool:
+    """Whether there is an engine that would run a container of this image: it has it, or gets it from a registry."""
+    if not _docker_answers():
+        return False
+    for told in (("image", "inspect", image), ("pull", "--quiet", image)):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if subprocess.run(["docker", *told], capture_output=True, timeout=PULL_S, check=False).returncode == 0:
+                return True
+    return False
 
 
 def _docker_answers() -> bool:

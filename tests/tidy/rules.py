@@ -68,7 +68,7 @@ NUMPY_FLOAT = frozenset(
         "random",
     ]
 )
-IMPORTED_AS = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
+IMPORTED_AS = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "faust-streaming": "faust", "prometheus-client": "prometheus_client"}
 SET_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 
 Finding = str

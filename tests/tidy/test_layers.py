@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "events": ("events", "log", "client"),
-    "projections": ("cluster",),
+    "projections": (
+        "cluster",
+        "telemetry",
+    ),
     "services": (
         "engine",
         "scheduler",
@@ -35,6 +38,8 @@ UPWARD = [
     ("client", "engine"),
     ("cluster", "engine"),
     ("engine", "scheduler"),
+    ("telemetry", "client"),
+    ("telemetry", "engine"),
     ("scheduler", "replay"),
     ("replay", "simulator"),
     ("reading", "simulator"),

@@ -16,6 +16,7 @@ from muster.events.codec import decode_input, decode_report
 from muster.events.levels import NodeReport
 from muster.events.schema import FOLDER, render, schemas
 from muster.events.schema.asyncapi import EXAMPLES, LOG, document
+from muster.events.telemetry import decode_sampled
 
 MADE = document()
 MESSAGES = {name: message for name, message in MADE["components"]["messages"].items() if name != "Record"}
@@ -73,7 +74,8 @@ def test_an_example_fits_its_description_and_is_taken(name: str) -> None:
     topic = next(channel["address"] for channel in MADE["channels"].values() if name in channel["messages"])
     headers = [(header, text.encode()) for header, text in example["headers"].items()]
     data = to_data(topic, headers, json.dumps(example["payload"]).encode())
-    event = decode_report(data) if topic == "muster.nodes" else decode_input(data)[0]
+    levels = {"muster.nodes": decode_report, "muster.telemetry": decode_sampled}
+    event = levels[topic](data) if topic in levels else decode_input(data)[0]
     assert event in EXAMPLES
     assert isinstance(event, NodeReport) == (topic == "muster.nodes")
     assert message["bindings"]["kafka"]["key"]["examples"] == [key_of(event)]

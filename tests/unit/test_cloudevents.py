@@ -18,6 +18,7 @@ from muster.events.cloudevents import (
     KINDS,
     NODES,
     OPERATIONS,
+    TELEMETRY,
     Input,
     key_of,
     open_message,
@@ -33,6 +34,7 @@ from muster.events.jobs import GroupRequest, JobCancelRequested, JobRequest, Job
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRegistered, NodeSpec
 from muster.events.operations import InputRefused, LeaseExtended, NodeCordoned, Policy, PolicySet
+from muster.events.telemetry import GpusSampled, decode_sampled
 from muster.log.fsck import check_records
 from muster.log.port import Record
 from muster.scheduler.messages import TOPICS, Message
@@ -56,7 +58,7 @@ Change = Callable[[dict[str, bytes]], None]
 
 def direct(topic: str, event: Input) -> bytes:
     """The data of the message on the way without a bus."""
-    return encode(event) if isinstance(event, NodeReport) else encode_entry(event)
+    return encode(event) if isinstance(event, NodeReport | GpusSampled) else encode_entry(event)
 
 
 def sentence(data: bytes) -> str:
@@ -85,6 +87,8 @@ def test_another_spelling_of_the_body_is_the_same_input(pair: tuple[str, Input],
     data = to_data(topic, headers, spelled.encode())
     if isinstance(event, NodeReport):
         assert _either(decode_report, data) == _either(decode_report, value)
+    elif isinstance(event, GpusSampled):
+        assert _either(decode_sampled, data) == _either(decode_sampled, value)
     else:
         assert _either(decode_input, data) == _either(decode_input, encode_entry(event))
 
@@ -141,7 +145,7 @@ def test_nothing_that_a_body_holds_makes_two_entries_of_it() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_topic_brings_what_the_recorder_takes_from_it(topic: str) -> None:
-    assert set(KINDS) == set(TOPICS)
+    assert set(KINDS) == {*TOPICS, TELEMETRY}
     kinds = [kind for kind in KINDS[topic] if kind is not NodeReport]
     assert set(kinds) <= set(TAKEN[topic])
     if topic != NODES:

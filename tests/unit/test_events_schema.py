@@ -38,7 +38,7 @@ def test_the_committed_schemas_are_those_of_the_types() -> None:
 
 
 def test_there_is_one_schema_a_kind_and_one_for_each_other_message() -> None:
-    assert set(schemas()) == {*KINDS, "Record", "NodeReport", "Assignment"}
+    assert set(schemas()) == {*KINDS, "Record", "NodeReport", "Assignment", "GpusSampled"}
 
 
 def test_rewriting_the_folder_drops_what_is_no_schema_any_more(tmp_path: Path) -> None:

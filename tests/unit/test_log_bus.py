@@ -146,7 +146,9 @@ def test_every_name_that_is_supported_is_told() -> None:
 
 def test_the_topics_are_the_log_and_the_inputs() -> None:
     names = [topic.name for topic in declared()]
-    assert names == ["muster.log", "muster.jobs", "muster.nodes", "muster.gpu-health", "muster.operations"]
+    inputs = ["muster.jobs", "muster.nodes", "muster.gpu-health", "muster.operations"]
+    assert names == ["muster.log", *inputs, "muster.telemetry"]
+    assert [topic.name for topic in declared() if topic.essential] == ["muster.log", *inputs]
     for topic in declared():
         assert topic.settings["cleanup.policy"] == "delete"
         assert topic.settings["unclean.leader.election.enable"] == "false"

@@ -24,12 +24,13 @@ from muster.client.channel import Channel, Reported
 from muster.client.errors import ClientError, NotInstalled, Refused
 from muster.client.life import Change, Life, Outcome
 from muster.client.making import checked
-from muster.events.cloudevents import GPU_HEALTH, JOBS, OPERATIONS, Input
+from muster.events.cloudevents import GPU_HEALTH, JOBS, OPERATIONS, TELEMETRY, Input
 from muster.events.codec import Malformed, decode_input, decode_report, encode, encode_entry
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.events.telemetry import GpusSampled, decode_sampled
 
 USUAL: Final = "http://127.0.0.1:8470"
 PATIENCE_S: Final = 30.0
@@ -137,6 +138,16 @@ class Muster:
     async def device_health(self, event: DeviceHealthChanged) -> None:
         """Say that a device is now in this health: for whoever watches devices beside their node's agent. By the bus only."""
         await self._say(GPU_HEALTH, event)
+
+    async def gpus_sampled(self, sampled: GpusSampled) -> None:
+        """Say what GPUs of a node measured: for whoever samples them beside the node's agent. By the bus only."""
+        try:
+            said = decode_sampled(encode(sampled))
+        except Malformed as error:
+            raise Refused(str(error)) from None
+        except (TypeError, msgspec.MsgspecError) as error:
+            raise Refused(f"the samples cannot be written as JSON: {error}") from None
+        await self._channel.put(TELEMETRY, said)
 
     async def operate(self, event: NodeCordoned | NodeUncordoned | NodeDrained | NodeFenced | NodeRemoved) -> None:
         """Say what an operator says of a node: for programs that power nodes off, or repair them."""

@@ -22,6 +22,7 @@ from muster.events.jobs import JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.events.telemetry import GpusSampled
 
 Answer = TypeVar("Answer")
 
@@ -116,6 +117,10 @@ class Muster:
     def device_health(self, event: DeviceHealthChanged) -> None:
         """Say that a device is now in this health. By the bus only."""
         self._run(self._open_one.device_health(event))
+
+    def gpus_sampled(self, sampled: GpusSampled) -> None:
+        """Say what GPUs of a node measured. By the bus only."""
+        self._run(self._open_one.gpus_sampled(sampled))
 
     def operate(self, event: NodeCordoned | NodeUncordoned | NodeDrained | NodeFenced | NodeRemoved) -> None:
         """Say what an operator says of a node."""

@@ -2,7 +2,8 @@
 
 Two modes are taken. Binary: the attributes stand in headers (`ce_id`, `ce_type` …), the value is the event's JSON body.
 Structured: the value is one JSON object that holds the attributes and the body as `data`. A type is `muster.KIND.vVERSION`.
-What becomes of both is the same: `[kind,version,body]`, the body's bytes unchanged, or of `muster.nodes` the report itself.
+What becomes of both is the same: `[kind,version,body]`, the body's bytes unchanged, or of `muster.nodes` and
+`muster.telemetry`, which bring no entries, the body itself.
 
 Whatever the message is, there is an answer, and it depends on nothing but the message. What is no CloudEvent of ours becomes
 a *refusal*: bytes that no input has, which the recorder records as refused with the sentence in them. Id, source and time
@@ -37,13 +38,16 @@ from muster.events.operations import (
 )
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.registry import VERSIONS
+from muster.events.telemetry import SAMPLED_MAX_BYTES, GpusSampled
 
 JOBS: Final = "muster.jobs"
 NODES: Final = "muster.nodes"
 GPU_HEALTH: Final = "muster.gpu-health"
 OPERATIONS: Final = "muster.operations"
+TELEMETRY: Final = "muster.telemetry"
+"""Read by `muster.telemetry` and by no scheduler."""
 
-Input = Event | NodeReport
+Input = Event | NodeReport | GpusSampled
 Headers = Sequence[tuple[str, bytes]]
 
 KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
@@ -62,8 +66,12 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         QueueRemoved,
         LicencesSet,
     ),
+    TELEMETRY: (GpusSampled,),
 }
 """What each topic brings."""
+
+LEVELS: Final = {NODES: REPORT_MAX_BYTES, TELEMETRY: SAMPLED_MAX_BYTES}
+"""The topics whose messages are levels and no entries, and how large a body may be there."""
 
 JSON: Final = "application/json"
 CLOUDEVENT: Final = "application/cloudevents+json"
@@ -223,7 +231,7 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 
 def most_bytes(topic: str) -> int:
     """The longest value that an input on this topic may have."""
-    return (REPORT_MAX_BYTES if topic == NODES else BODY_MAX_BYTES) + ENVELOPE_MAX_BYTES
+    return LEVELS.get(topic, BODY_MAX_BYTES) + ENVELOPE_MAX_BYTES
 
 
 def _open(topic: str, headers: Headers, value: bytes | None, attributes: _Attributes) -> bytes:
@@ -246,7 +254,7 @@ def _open(topic: str, headers: Headers, value: bytes | None, attributes: _Attrib
     body = body.strip()
     if not (body.startswith(b"{") and body.endswith(b"}")):
         raise Malformed(f"the body is no JSON object: a {kind} is one")
-    return body if topic == NODES else b'["%b",%d,%b]' % (kind.encode(), version, body)
+    return body if topic in LEVELS else b'["%b",%d,%b]' % (kind.encode(), version, body)
 
 
 def _read_headers(headers: Headers, attributes: _Attributes) -> None:

@@ -257,7 +257,7 @@ class Edge:
         except Malformed:
             raise
         except BAD_BODY as error:
-            raise Malformed(_sentence(kind, error)) from None
+            raise Malformed(sentence(kind, error)) from None
         unique(data)
         self._check(event)
         return event, entries.encode(event)
@@ -289,7 +289,7 @@ def decode_report(data: bytes) -> NodeReport:
     try:
         report = _decode_report(data)
     except BAD_BYTES as error:
-        raise Malformed(_sentence("report", error)) from None
+        raise Malformed(sentence("report", error)) from None
     if _check_report is not None:
         _raise(_check_report(report))
     if report.spec is not None:
@@ -491,7 +491,7 @@ def _check_requirement(place: str, requirement: Requirement) -> None:
         raise Malformed(f"{where}: {op} needs one integer")
 
 
-def _sentence(kind: str, error: Exception) -> str:
+def sentence(kind: str, error: Exception) -> str:
     """msgspec says `... - at `$.request.priority``: say the field first."""
     text = str(error)
     match = re.search(r"^(.*) - at `\$\.?(.*)`$", text, re.DOTALL)

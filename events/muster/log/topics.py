@@ -42,6 +42,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     partitions: int
     ordered: bool = False
     """Whether another number of partitions is wrong, or only a smaller one."""
+    essential: bool = True
+    """Whether a cell needs it. Else its programs run without it, and its last records may go with a machine."""
     settings: dict[str, str]
 
 
@@ -106,13 +108,13 @@ async def check(bus: Bus, topics: Sequence[Topic] | None = None) -> list[str]:
 
 
 async def require_fit(bus: Bus, topics: Sequence[Topic] | None = None) -> None:
-    """Return where nothing is wrong with the topics.
+    """Return where nothing is wrong with the topics; if not said otherwise, with those that a cell needs.
 
     Raises:
         BusUnfit: something is; names all of it.
         LogUnreachable: no broker answers.
     """
-    if wrong := await check(bus, topics):
+    if wrong := await check(bus, topics or [topic for topic in declared() if topic.essential]):
         raise BusUnfit(f"the bus {bus.address} is not fit to be used: {'; '.join(wrong)}")
 
 
@@ -157,7 +159,10 @@ async def describe(bus: Bus, topics: Sequence[Topic] | None = None) -> Described
 
 def settings_of(topic: Topic, *, copies: int) -> dict[str, str]:
     """What a topic is made with that has so many copies."""
-    return {**topic.settings, **_for_copies(copies)}
+    each = _for_copies(copies)
+    if not topic.essential:
+        each.pop("flush.messages", None)
+    return {**topic.settings, **each}
 
 
 async def await_topics(client: AIOKafkaAdminClient, names: Sequence[str]) -> None:
@@ -190,7 +195,8 @@ def judge(topic: Topic, partitions: Sequence[Partition], settings: dict[str, str
             wrong.append(
                 f"has {name}={value or '(unknown)'} and must have {_right(right)}: {_WHY.get(name, 'it is declared so')}"
             )
-    wrong += _judge_copies(min((len(each.copies) for each in partitions), default=0), settings)
+    if topic.essential:
+        wrong += _judge_copies(min((len(each.copies) for each in partitions), default=0), settings)
     return [f"{topic.name} {sentence}" for sentence in wrong]
 
 

@@ -18,7 +18,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ from muster.agent import outputs
 from muster.agent.backoff import Backoff
 from muster.agent.cgroup import Groups
 from muster.agent.client import Client, GatewayAway, GatewayRefused
-from muster.agent.health import Health
+from muster.agent.health import MEASURE_S, Health
 from muster.agent.home import Home
 from muster.agent.inventory import Inventory
 from muster.agent.processes import PR_SET_CHILD_SUBREAPER
@@ -36,7 +36,9 @@ from muster.agent.runtimes import CannotRun, Runtime
 from muster.agent.slots import now_us
 from muster.agent.streaming import Streaming
 from muster.agent.tasks import LocalTask, Settings, Tasks
+from muster.agent.telemetry import tell
 from muster.events.levels import NodeReport
+from muster.events.telemetry import GpusSampled
 
 BEAT_S: Final = 5.0
 """A report at least so often."""
@@ -50,6 +52,9 @@ STRANGER_S: Final = 0.2
 """How soon to ask again when the log does not know the node yet."""
 SWEEP_EVERY: Final = 600
 """Every so many checks it is asked whether old outputs are to be looked for."""
+
+if TYPE_CHECKING:
+    from muster.metrics import Endpoint
 
 LOGGER = logging.getLogger(__name__)
 
@@ -73,6 +78,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cgroup: bool = True
     """Whether to look for cgroup v2."""
     beat_s: float = BEAT_S
+    telemetry: str = ""
+    """The bus that gets what devices measure; empty: nobody does."""
+    telemetry_config: str = ""
+    telemetry_every_s: float = MEASURE_S
+    metrics: str = ""
+    """HOST:PORT at which Prometheus may ask; empty: nowhere."""
 
 
 class Agent:
@@ -102,6 +113,8 @@ class Agent:
             node=options.node, gateway=options.gateway, address=options.address, output_max_bytes=options.output_max_bytes
         )
         self.tasks = Tasks(self.home, self.inventory, runtime, self.groups, settings, self.changed.set)
+        self.reports = {"acknowledged": 0, "refused": 0, "unanswered": 0}
+        """How many were sent, by what came of them."""
         self.streaming = Streaming(self.home.output, self.client, self._ended)
         self._said: dict[str, str] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
@@ -110,11 +123,15 @@ class Agent:
         """Be the node's agent until told to stop. What runs then goes on running."""
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop = asyncio.get_running_loop()
-        self.health = Health(self.inventory, self.home.folder, partial(loop.call_soon_threadsafe, self.changed.set))
+        wake = partial(loop.call_soon_threadsafe, self.changed.set)
+        self.health = Health(self.inventory, self.home.folder, wake, self.options.telemetry_every_s)
         loop.add_reader(self.home.pipe, self._poked)
         self._introduce()
+        endpoint = await self._serve_metrics()
         self._prepare()
         loops = [asyncio.create_task(work()) for work in (self._report_loop, self._assignment_loop, self._check_loop)]
+        if self.options.telemetry:
+            loops.append(asyncio.create_task(self._tell()))
         stopped = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([*loops, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -125,6 +142,8 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*loops, stopped, *self._preparing.values(), return_exceptions=True)
             loop.remove_reader(self.home.pipe)
+            if endpoint is not None:
+                await endpoint.close()
             await self.streaming.close()
             await self.client.close()
             self.health.close()
@@ -153,6 +172,10 @@ class Agent:
             tasks=self.tasks.reports(),
             devices=devices,
         )
+
+    def sampled(self) -> GpusSampled:
+        """What the node's devices measured last."""
+        return GpusSampled(node=self.options.node, uid=self.home.uid, boot=self.home.boot, samples=self.health.samples())
 
     def obey(self, assignment: AgentAssignment) -> bool:
         """Do what the assignment says, unless a newer one was obeyed. False when it is meant for another node or boot."""
@@ -197,16 +220,19 @@ class Agent:
             try:
                 answer = await self.client.report(report)
             except GatewayRefused as error:
+                self.reports["refused"] += 1
                 self._say("report", f"the gateway refuses the report: {error}")
                 self.announce = True
                 await asyncio.sleep(REFUSED_S)
                 continue
             except GatewayAway as error:
+                self.reports["unanswered"] += 1
                 self._say("report", str(error))
                 await asyncio.sleep(backoff.next_s(error.refused))
                 continue
             if backoff.reset():
                 self.back.set()
+            self.reports["acknowledged"] += 1
             self._say("report", "")
             self._say("name", answer.warning)
             if answer.durable and self.home.lease_ended():
@@ -287,6 +313,11 @@ class Agent:
             count += 1
             await asyncio.sleep(CHECK_S)
 
+    async def _tell(self) -> None:
+        options = self.options
+        say = partial(self._say, "telemetry")
+        await tell(options.telemetry, options.telemetry_config, options.telemetry_every_s, self.sampled, say)
+
     def _poked(self) -> None:
         """Supervisors say the names of their folders; a command says nothing but that something is new."""
         with contextlib.suppress(BlockingIOError):
@@ -319,6 +350,21 @@ class Agent:
             key[:2] == (job, instance) and key[2] in (attempt, attempt or key[2]) and key[3] == rank and local.phase != "exited"
             for key, local in self.tasks.known.items()
         )
+
+    async def _serve_metrics(self) -> "Endpoint | None":
+        """Let Prometheus ask, where that was said. What is needed for it is loaded only then."""
+        if not self.options.metrics:
+            return None
+        from muster.agent.measured import metrics_of
+        from muster.metrics import serve
+
+        try:
+            endpoint = await serve(metrics_of(self), self.options.metrics)
+        except OSError as error:  # the node's tasks matter more
+            LOGGER.error("metrics cannot be served at %s: %s", self.options.metrics, error.strerror or error)
+            return None
+        LOGGER.info("metrics are at http://%s:%d/metrics", endpoint.host, endpoint.port)
+        return endpoint
 
     def _inventory(self, runtime: Runtime) -> Inventory:
         options = self.options

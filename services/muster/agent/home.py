@@ -5,7 +5,7 @@
     state        boot, sequence of the last report, number of the assignment that was obeyed (a slot file)
     lease        until when tasks may run without news (a slot file); supervisors read it
     poke         a pipe on which supervisors and commands wake the agent
-    broken.json  simulated faults of devices: {uuid: {"health", "reason"}}
+    broken.json  simulated faults of devices, by uuid: see `Fault`
     tasks/       one folder a task, see `muster.agent.tasks`
     output/      JOB/INSTANCE.ATTEMPT.RANK.STREAM, a file or a link to where the job wanted it
 
@@ -37,6 +37,10 @@ class Fault(msgspec.Struct, frozen=True):
 
     health: Literal["healthy", "degraded", "failed"] = "failed"
     reason: str = ""
+    xids: dict[int, int] = {}
+    """How often each happened."""
+    measured: dict[str, int] = {}
+    """Fields of its samples, instead of what is made up."""
 
 
 class Home:
@@ -160,7 +164,17 @@ def read_faults(folder: Path) -> dict[str, Fault]:
 def write_fault(folder: Path, uuid: str, health: DeviceHealth, reason: str) -> None:
     """Say that a simulated device is in this health from now on. Raises OSError."""
     faults = read_faults(folder)
-    faults[uuid] = Fault(health, reason)
     if health == "healthy":
-        del faults[uuid]
+        faults.pop(uuid, None)
+    else:
+        faults[uuid] = msgspec.structs.replace(faults.get(uuid, Fault()), health=health, reason=reason)
+    write_whole(str(folder / "broken.json"), msgspec.json.encode(faults))
+
+
+def write_measured(folder: Path, uuid: str, xids: dict[int, int], measured: dict[str, int]) -> None:
+    """Say that these Xids happened on a simulated device too, and that it measures this from now on. Raises OSError."""
+    faults = read_faults(folder)
+    before = faults.get(uuid, Fault(health="healthy"))
+    counts = {code: before.xids.get(code, 0) + xids.get(code, 0) for code in dict.fromkeys([*before.xids, *xids])}
+    faults[uuid] = msgspec.structs.replace(before, xids=counts, measured={**before.measured, **measured})
     write_whole(str(folder / "broken.json"), msgspec.json.encode(faults))

@@ -8,11 +8,13 @@ import signal
 import socket
 import sys
 import urllib.parse
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import Metrics, checked_metrics
 from muster.cli.output import OK, UNREADABLE, Failure, console
 from muster.events.base import NAME_PATTERN
 
@@ -54,10 +56,21 @@ def agent(
     output_max_mib: Annotated[
         int, typer.Option("--output-max-mib", help="So much is kept of each output of a task.", min=1)
     ] = 1024,
+    metrics: Metrics = "",
+    telemetry: Annotated[
+        str,
+        typer.Option("--telemetry", metavar="kafka://HOST:PORT", help="The bus that gets what GPUs measure."),
+    ] = "",
+    telemetry_config: Annotated[
+        Path | None, typer.Option("--telemetry-config", metavar="FILE", help="How that bus is reached: TLS and SASL.")
+    ] = None,
+    telemetry_every: Annotated[
+        float, typer.Option("--telemetry-every", metavar="S", help="How often GPUs are asked what they measure.", min=1)
+    ] = 10.0,
 ) -> int:
     """Run the node's tasks, until stopped. What runs then goes on, and an agent started again finds it.
 
-    A token, where the gateway wants one, is read from MUSTER_TOKEN.
+    A token, where the gateway wants one, is read from MUSTER_TOKEN, or from the file that MUSTER_TOKEN_FILE names.
 
     Exit status: 0 told to stop; 2 the command makes no sense; 3 the data folder cannot be used, or another agent uses it.
 
@@ -71,6 +84,8 @@ def agent(
     from muster.agent.home import HomeTaken
     from muster.agent.inventory import BadDevices
     from muster.agent.runtimes import UnknownRuntime, load
+    from muster.cli.gateway_client import told_token
+    from muster.log.bus import Bus
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="agent: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -87,11 +102,17 @@ def agent(
         cpu_milli=1000 * cpus,
         memory_mib=memory_mib,
         address=address or own_address(gateways[0]),
-        token=os.environ.get("MUSTER_TOKEN", ""),
+        token=told_token() or "",
         labels=dict(_label(text) for text in label or ()),
         output_max_bytes=output_max_mib << 20,
         cgroup=cgroup,
+        metrics=checked_metrics(metrics),
+        telemetry=telemetry,
+        telemetry_config=str(telemetry_config.absolute()) if telemetry_config is not None else "",
+        telemetry_every_s=telemetry_every,
     )
+    if telemetry:
+        Bus.parse(telemetry, telemetry_config)
     try:
         plugin = load(runtime)
         if problem := plugin.check():
@@ -103,15 +124,16 @@ def agent(
         raise Failure(str(error), UNREADABLE) from error
     except OSError as error:
         raise Failure(f"the data folder {options.data} cannot be used: {error.strerror or error}", UNREADABLE) from error
-
-    async def live() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await body.run(stop)
-
-    asyncio.run(live())
+    asyncio.run(_live(body.run))
     return OK
+
+
+async def _live(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run until told to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run(stop)
 
 
 @app.command("break")
@@ -141,6 +163,47 @@ def mend_device(
     Example: muster agent mend 3 --data /tmp/muster/agent-0
     """
     _set_health(gpu, data, node, "healthy", "")
+    return OK
+
+
+@app.command("xid")
+def count_xid(
+    gpu: Annotated[str, typer.Argument(help="The device: its number on the node, or its uuid.", show_default=False)],
+    code: Annotated[int, typer.Argument(help="NVIDIA's number of the error.", min=1, max=65_535, show_default=False)],
+    data: Data = None,
+    node: Node = "",
+    count: Annotated[int, typer.Option("--count", help="How often it happened.", min=1)] = 1,
+) -> int:
+    """Say that an Xid happened on a simulated device. Where it is fatal by itself its agent reports that at once.
+
+    Example: muster agent xid 3 79 --data /tmp/muster/agent-0
+    """
+    _feign(gpu, data, node, {code: count}, {})
+    return OK
+
+
+@app.command("feign")
+def feign(
+    gpu: Annotated[str, typer.Argument(help="The device: its number on the node, or its uuid.", show_default=False)],
+    values: Annotated[list[str], typer.Argument(metavar="FIELD=NUMBER...", help="Fields of a sample.", show_default=False)],
+    data: Data = None,
+    node: Node = "",
+) -> int:
+    """Say what a simulated device measures from now on, until it is mended.
+
+    Example: muster agent feign 3 temperature_millicelsius=96000 --data /tmp/muster/agent-0
+    """
+    from muster.agent.measuring import MEASURED
+
+    measured = {}
+    for text in values:
+        field, _, number = text.partition("=")
+        if field not in MEASURED:
+            raise Failure(f"{field[:64]!r} is no field of a sample; there are {', '.join(MEASURED)}")
+        if not re.fullmatch(r"[0-9]{1,15}", number):
+            raise Failure(f"{field} is given {number[:64]!r}, which is no number: digits, at most 15, would be")
+        measured[field] = int(number)
+    _feign(gpu, data, node, {}, measured)
     return OK
 
 
@@ -177,21 +240,44 @@ def default_data(node: str) -> Path:
 
 def _set_health(gpu: str, data: Path | None, node: str, health: str, reason: str) -> None:
     from muster.agent.home import write_fault
+
+    folder, uuid = _device(gpu, data, node)
+    try:
+        write_fault(folder, uuid, health, reason)  # type: ignore[arg-type]  # one of the three
+    except OSError as error:
+        raise Failure(f"{folder} cannot be written: {error.strerror}", UNREADABLE) from error
+    _poke(folder, f"{uuid} is {health}")
+
+
+def _feign(gpu: str, data: Path | None, node: str, xids: dict[int, int], measured: dict[str, int]) -> None:
+    from muster.agent.home import write_measured
+
+    folder, uuid = _device(gpu, data, node)
+    try:
+        write_measured(folder, uuid, xids, measured)
+    except OSError as error:
+        raise Failure(f"{folder} cannot be written: {error.strerror}", UNREADABLE) from error
+    said = [f"had Xid {code}" for code in xids] + [f"measures {field}={value}" for field, value in measured.items()]
+    _poke(folder, f"{uuid} {', '.join(said)}")
+
+
+def _device(gpu: str, data: Path | None, node: str) -> tuple[Path, str]:
+    """The agent's folder, and the device's uuid."""
     from muster.agent.inventory import device_uuid
-    from muster.agent.slots import poke
 
     folder = data or default_data(node or own_name())
     try:
         uid = (folder / "uid").read_text().strip()
     except OSError as error:
         raise Failure(f"{folder} is not the data folder of an agent", UNREADABLE) from error
-    uuid = device_uuid(uid, int(gpu)) if gpu.isdigit() else gpu
-    try:
-        write_fault(folder, uuid, health, reason)  # type: ignore[arg-type]  # one of the three
-    except OSError as error:
-        raise Failure(f"{folder} cannot be written: {error.strerror}", UNREADABLE) from error
+    return folder, device_uuid(uid, int(gpu)) if gpu.isdigit() else gpu
+
+
+def _poke(folder: Path, said: str) -> None:
+    from muster.agent.slots import poke
+
     heard = poke(str(folder / "poke"), b"\n")
-    console.print(f"{uuid} is {health}" + ("" if heard else "; no agent runs there that would say so now"), highlight=False)
+    console.print(said + ("" if heard else "; no agent runs there that would say so now"), highlight=False)
 
 
 def _label(text: str) -> tuple[str, str]:

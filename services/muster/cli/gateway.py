@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import checked_metrics
 from muster.cli.output import USAGE, Failure
 from muster.cli.scheduler import BusAddress, BusCell, BusConfig, keep
 from muster.doors.origin import is_name
@@ -22,14 +23,21 @@ def gateway(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="Tokens and snapshots; each gateway has a folder of its own. Else the user's."
+            "--data", metavar="DIR", help="Snapshots, and tokens; each gateway has a folder of its own. Else the user's."
         ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="Tokens and keys, where several gateways share them; else as --data."),
     ] = None,
     host: Annotated[
         str, typer.Option("--host", help="Where to listen. Elsewhere than on loopback tokens are required.")
     ] = places.HOST,
     port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65_535)] = places.PORT,
     tokens: Annotated[bool, typer.Option("--tokens", help="Require tokens on loopback too.")] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, which is at the gateway anyway, there too.")
+    ] = "",
 ) -> int:
     """Serve the API, agents and people from the log on Kafka. Start as many as you like; agents take several --gateway.
 
@@ -48,10 +56,12 @@ def gateway(
         bus=bus,
         config=str(bus_config.absolute()) if bus_config is not None else "",
         folder=str((data or places.default_data().with_name("gateway")).absolute()),
+        keys=str(keys.absolute()) if keys is not None else "",
         cell=cell,
         host=host,
         port=port or _free_port(host),
         tokens=tokens,
+        metrics=checked_metrics(metrics),
     )
     return keep("the gateway", "muster.up.bus_gateway", bus, bus_config, options)
 

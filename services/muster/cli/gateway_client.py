@@ -315,19 +315,33 @@ def find_token(url: str) -> str:
     Raises:
         Failure: the file that MUSTER_TOKEN_FILE names cannot be read.
     """
+    told = told_token()
+    if told is not None:
+        return told
+    job = credentials.read()
+    if job is not None and job.gateway.rstrip("/") == url:
+        return job.token
+    try:
+        return (platformdirs.user_config_path("muster") / "token").read_text().strip()
+    except OSError:
+        return ""
+
+
+def told_token() -> str | None:
+    """The token in MUSTER_TOKEN, or in the file that MUSTER_TOKEN_FILE names; None where neither is set.
+
+    Raises:
+        Failure: the file cannot be read.
+    """
     if token := os.environ.get("MUSTER_TOKEN"):
         return token.strip()
     named = os.environ.get("MUSTER_TOKEN_FILE")
-    job = credentials.read() if not named else None
-    if job is not None and job.gateway.rstrip("/") == url:
-        return job.token
-    path = Path(named) if named else platformdirs.user_config_path("muster") / "token"
+    if not named:
+        return None
     try:
-        return path.read_text().strip()
+        return Path(named).read_text().strip()
     except OSError as error:
-        if named:
-            raise Failure(f"the token cannot be read from {path}: {error.strerror}") from None
-        return ""
+        raise Failure(f"the token cannot be read from {named}: {error.strerror}") from None
 
 
 def exit_status(row: JobRow) -> int:

@@ -44,15 +44,17 @@ COMMANDS = {
     "slurm": "muster.cli.slurm",
     "log": "muster.cli.log",
     "at": "muster.cli.at",
+    "history": "muster.cli.history",
     "explain": "muster.cli.explain",
     "why-not": "muster.cli.why_not",
     "convert": "muster.cli.convert",
     "bus": "muster.cli.bus",
     "agent": "muster.cli.agent",
+    "telemetry": "muster.cli.telemetry",
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "token")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history")
 """Commands that have commands of their own."""
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from muster.cli.metrics import Metrics, checked_metrics
 from muster.cli.output import OK, UNREADABLE, USAGE, Failure
 from muster.doors.origin import is_name
 from muster.up.places import CELL, default_data
@@ -40,6 +41,7 @@ def scheduler(
     takeover_after: Annotated[
         float, typer.Option("--takeover-after", metavar="S", help="So long without a sign of a leader, and it may lead.", min=0.5)
     ] = 3.0,
+    metrics: Metrics = "",
 ) -> int:
     """Run a scheduler: it follows the log, and leads when nobody else does. Start two or three, on different machines.
 
@@ -59,6 +61,7 @@ def scheduler(
         folder=str((data or default_data().with_name("scheduler")).absolute()),
         cell=cell,
         takeover_after_us=int(takeover_after * 1_000_000),
+        metrics=checked_metrics(metrics),
     )
     return keep("the scheduler", "muster.up.bus_scheduler", bus, bus_config, options)
 

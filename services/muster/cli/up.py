@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.metrics import checked_metrics
 from muster.cli.output import OK, USAGE, Failure, errors
 from muster.doors.origin import is_name
 from muster.up import places
@@ -36,6 +37,9 @@ def up(
         typer.Option("--queue", metavar="NAME", help="A queue beside `default`; several times. Without, those of the log stay."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Require tokens on loopback too.")] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, which is at the gateway anyway, there too.")
+    ] = "",
     wait: Annotated[bool, typer.Option("--wait", help="If another one runs on the folder, wait until it ends.")] = False,
     stop_tasks: Annotated[
         bool, typer.Option("--stop-tasks", help="At the end stop what runs; its jobs run again after the next start.")
@@ -74,6 +78,7 @@ def up(
         names=names,
         queues=tuple(queue or ()),
         tokens=tokens,
+        metrics=checked_metrics(metrics),
         stop_tasks=stop_tasks,
         snapshot_every=snapshot_every,
     )

@@ -8,7 +8,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp
 
 from muster.events.codec import Malformed
-from muster.gateway import agents, cluster, jobs, problems, streams
+from muster.gateway import agents, cluster, jobs, measured, problems, streams
 from muster.gateway.context import Gateway
 from muster.gateway.described import Document
 from muster.gateway.direct import Direct
@@ -25,7 +25,7 @@ def litestar(gateway: Gateway | None) -> Litestar:
     """The application without its guard; without a gateway it only describes itself."""
     handlers = [*streams.HANDLERS, *jobs.HANDLERS, *agents.HANDLERS, *cluster.HANDLERS]
     return Litestar(
-        route_handlers=[Router("/v1", route_handlers=handlers)],
+        route_handlers=[Router("/v1", route_handlers=handlers), measured.metrics],
         exception_handlers={
             problems.Refused: problems.on_refused,
             Malformed: problems.on_malformed,

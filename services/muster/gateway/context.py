@@ -17,6 +17,7 @@ from muster.gateway.outputs import Outputs
 from muster.gateway.polls import Polls
 from muster.gateway.problems import Refused
 from muster.gateway.shown import CellShown
+from muster.metrics import Metrics
 
 JSON = "application/json"
 
@@ -33,6 +34,7 @@ class Gateway:
         self.history = history
         self.polls = Polls(live, secrets.of if secrets is not None else None)
         self.outputs = Outputs(self.polls)
+        self.metrics: Metrics | None = None
         self.heard: dict[str, tuple[str, float]] = {}
         """Uid and monotonic time of the last report taken, by name of the node."""
         self.contested: dict[str, tuple[str, float]] = {}

@@ -5,13 +5,27 @@ is the phase of each instance, for as long as the cell knows its job.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from muster.cluster.state import State
-from muster.events.decisions import JobsForgotten
+from muster.events.decisions import (
+    AttemptEnded,
+    InstanceBound,
+    InstanceEnded,
+    InstancePreempted,
+    InstanceStarted,
+    JobRejected,
+    JobsForgotten,
+    StopOrdered,
+)
+from muster.events.jobs import JobSubmitted
 from muster.events.record import Cycle
 from muster.gateway.queues import stands
 from muster.gateway.shown import QueueList, QueueShown
+
+MOVING: Final = frozenset((InstanceBound, InstanceStarted, InstancePreempted, StopOrdered, AttemptEnded, InstanceEnded))
+"""Of all that is said of an instance only these move it to another phase."""
 
 
 class QueueCounts:
@@ -31,16 +45,27 @@ class QueueCounts:
     def fold(self, state: State, cycle: Cycle) -> None:
         """Take a cycle in; `state` is the one after it."""
         looked: dict[tuple[str, int | None], None] = {}
-        for events in (cycle.inputs, cycle.decisions):
-            for event in events:
-                found: Any = event
-                if type(event) is JobsForgotten:
-                    for job in found.jobs:
-                        self._forget(job)
-                elif job := getattr(found, "job", ""):
-                    looked[job, getattr(found, "instance", None)] = None
+        found: Any
+        for found in cycle.inputs:
+            if type(found) is JobSubmitted:
+                looked[found.job, None] = None
+        for found in cycle.decisions:
+            kind = type(found)
+            if kind in MOVING:
+                looked[found.job, found.instance] = None
+            elif kind is JobRejected:
+                looked[found.job, None] = None
+            elif kind is JobsForgotten:
+                for job in found.jobs:
+                    self._forget(job)
         for job, instance in looked:
             self._look(state, job, instance)
+
+    def phases(self) -> Iterator[tuple[str, str, int]]:
+        """Queue, phase, and how many instances are in it."""
+        for queue, phases in self._phases.items():
+            for phase, count in phases.items():
+                yield queue, phase, count
 
     def shown(self, state: State) -> QueueList:
         """As `muster.gateway.shown.queue_list` has it; `state` is that of the last cycle."""

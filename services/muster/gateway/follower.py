@@ -52,6 +52,8 @@ class Follower:
         self._anchor = Anchor(self.core.state.at_us, now_us)
         self._at_end_us = now_us
         """When the end of the log was last asked for that was reached."""
+        self.behind = 0
+        """How many records there were after those that were read, when the end of the log was last asked for."""
         self._sought: tuple[int, int] | None = None
         """An end that was not reached when it was told, and when it was asked for."""
 
@@ -131,6 +133,7 @@ class Follower:
             asked_us = self._clock.monotonic_us()
             try:
                 end = await self.log.end()
+                self.behind = max(0, end - self.position)
             except LogUnreachable:
                 end = -1
             if 0 <= end <= self.position:

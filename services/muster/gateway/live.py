@@ -35,6 +35,8 @@ class Live:
         """Where the record of the head stands in the log; 0 before the first was admitted here."""
         self._waiting: list[tuple[Callable[[State], None], asyncio.Future[None]]] = []
         self._changed: list[Callable[[State, dict[str, None]], None]] = []
+        self.counted: Callable[[Core, Record], None] | None = None
+        """Told of each record that was admitted and folded."""
         self._dirty: dict[str, None] = {}
         """Nodes whose assignments changed since `serve`."""
 
@@ -42,6 +44,11 @@ class Live:
     def head(self) -> str:
         """Digest of the last admitted record."""
         return self._core.head.digest
+
+    @property
+    def at_us(self) -> int:
+        """The log time of the last cycle that was read; 0 before the first."""
+        return self._core.state.at_us
 
     def taken(self, source: str) -> int:
         """The next offset to be taken of a source of inputs, as of the last admitted cycle."""
@@ -65,6 +72,8 @@ class Live:
             cycle = decode_cycle(record.data)
         self._dirty.update(self.books.fold(state, cycle))
         self.feed.publish(record.data, cycle)
+        if self.counted is not None:
+            self.counted(self._core, record)
 
     def serve(self) -> None:
         """Answer polls and reads that wait. In the leader's process that is done between two cycles, in neither."""

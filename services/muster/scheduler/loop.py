@@ -137,6 +137,11 @@ class Scheduler:
             logger.critical("the scheduler of cell %s stops", self.core.cell, exc_info=True)
             self._exit(EXIT_BROKEN)
 
+    @property
+    def position(self) -> int:
+        """The position in the log up to which it has read."""
+        return self._position
+
     def stop(self) -> None:
         """Return from `run` after the present pass, within about a second."""
         self._stopping = True
@@ -219,7 +224,7 @@ class Scheduler:
             self.spent.cycle(taken_us - began_us, made_us - taken_us, now_us - made_us - told_us, told_us)
             self.inbox.moved(core.taken())
             self._settled()
-            self.spent.phases_us["serve"] += self.clock.monotonic_us() - now_us
+            self.spent.served(self.clock.monotonic_us() - now_us)
             return
         self.inbox.moved(core.taken())
         await self._rest()

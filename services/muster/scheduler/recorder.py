@@ -40,7 +40,7 @@ from muster.events.operations import (
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
-from muster.scheduler.messages import BEAT, JOBS, NODES, Buffer, Message
+from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Buffer, Message
 from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -48,7 +48,7 @@ MESSAGES_MAX: Final = 20_000
 """So many messages a cycle at most, also where most of them say nothing new."""
 
 TAKEN: Final[dict[str, tuple[type[Input], ...]]] = {
-    **KINDS,
+    **{topic: KINDS[topic] for topic in TOPICS},
     NODES: (
         NodeRegistered,
         NodeRemoved,

@@ -1,15 +1,19 @@
 """From a log to a core that stands at its tail: by folding what was admitted, never by deciding."""
 
 import logging
+from collections.abc import Callable
 
 from muster.log.admit import Admitted, Halt
 from muster.log.errors import LogHalted, LogUnreachable
-from muster.log.port import Log
+from muster.log.port import Log, Record
 from muster.scheduler import memory
 from muster.scheduler.core import Core
 from muster.scheduler.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
+
+Counted = Callable[[Core, Record], None]
+"""Told of each record that was admitted, once it is folded."""
 
 
 class Recovered:
@@ -26,7 +30,9 @@ class Recovered:
         """How many cycles were folded from the log."""
 
 
-async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until: int | None = None) -> Recovered:
+async def recover(
+    log: Log, cell: str, snapshots: Snapshots | None = None, until: int | None = None, counted: Counted | None = None
+) -> Recovered:
     """Fold the log up to its present tail, from the newest snapshot that can be believed.
 
     Where somebody else appends all the time there is no tail to wait for: then only up to the position `until`, about.
@@ -45,6 +51,8 @@ async def recover(log: Log, cell: str, snapshots: Snapshots | None = None, until
                 if isinstance(verdict, Admitted):
                     recovered.folded += 1
                     recovered.head_position = record.position
+                    if counted is not None:
+                        counted(recovered.core, record)
                 elif isinstance(verdict, Halt):
                     raise LogHalted(record.position, recovered.core.head.number, verdict.reason)
             if until is not None and recovered.position >= until:

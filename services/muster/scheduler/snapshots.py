@@ -14,6 +14,7 @@ import io
 import logging
 import os
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -63,6 +64,8 @@ class Snapshots:
         self.folder = folder
         self.cell = cell
         self.every = every
+        self.written: Callable[[Path], None] | None = None
+        """Told of each snapshot that was written, so that what belongs to it can be written beside it."""
         self._last = 0
         self._name = re.compile(re.escape(cell) + r"-[0-9]{16}-[0-9a-f]{16}\.snapshot")
 
@@ -106,6 +109,8 @@ class Snapshots:
         self._last = head.number
         for old in self._paths()[KEPT:]:
             old.unlink(missing_ok=True)
+        if self.written is not None:
+            self.written(path)
         return path
 
     async def newest(self, log: Log) -> Snapshot | None:

@@ -4,18 +4,32 @@ A cycle is counted from when its messages are taken until its record was read ba
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 KEPT: Final = 50_000
 """So many of the last cycles are kept one by one."""
 
 
+class Also(Protocol):
+    """Somebody else who counts, in a way of its own."""
+
+    def cycle(self, take_us: int, decide_us: int, append_us: int, tell_us: int) -> None:
+        """See `Spent`."""
+        ...
+
+    def served(self, serve_us: int) -> None:
+        """See `Spent`."""
+        ...
+
+
 class Spent:
     """Counts since the start, or since `clear`. Times are microseconds."""
 
-    __slots__ = ("cycles", "cycles_us", "phases_us")
+    __slots__ = ("also", "cycles", "cycles_us", "phases_us")
 
     def __init__(self) -> None:
+        self.also: Also | None = None
+        """Told of everything as well."""
         self.clear()
 
     def clear(self) -> None:
@@ -37,3 +51,11 @@ class Spent:
         phases["append"] += append_us
         phases["tell"] += tell_us
         self.cycles_us.append(take_us + decide_us + append_us + tell_us)
+        if self.also is not None:
+            self.also.cycle(take_us, decide_us, append_us, tell_us)
+
+    def served(self, serve_us: int) -> None:
+        """Those who waited for the cycle were answered."""
+        self.phases_us["serve"] += serve_us
+        if self.also is not None:
+            self.also.served(serve_us)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -22,11 +23,14 @@ from muster.gateway.history import History
 from muster.gateway.job_tokens import Secrets
 from muster.gateway.kafka_intake import KafkaIntake
 from muster.gateway.live import Live
+from muster.gateway.measured import metrics_of
 from muster.gateway.tokens import Tokens
 from muster.log.bus import Bus
 from muster.log.kafka import KafkaLog
 from muster.log.kafka_reader import CONFIG_VARIABLE
 from muster.log.topics import require_fit
+from muster.measures.book import Book
+from muster.metrics import serve
 from muster.scheduler.loop import EXIT_DOUBT
 from muster.scheduler.memory import settle
 from muster.scheduler.recovery import recover
@@ -46,12 +50,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     """The file of settings."""
     folder: str
-    """Of tokens and snapshots. One gateway a folder."""
+    """Of snapshots. One gateway a folder."""
+    keys: str = ""
+    """Of tokens and the key of running jobs' tokens, which several gateways may share; else `folder`."""
     cell: str = CELL
     host: str = HOST
     port: int = PORT
     tokens: bool = False
     """Tokens are required on loopback too."""
+    metrics: str = ""
+    """HOST:PORT of a port of their own for the metrics, which are at /metrics anyway."""
 
 
 async def main(options: Options) -> int:
@@ -73,20 +81,39 @@ async def main(options: Options) -> int:
         log = await KafkaLog.open(bus, writer=False)
         closing.push_async_callback(let_go, log.close)
         snapshots = Snapshots(folder, options.cell, EVERY)
-        follower = Follower(await recover(log, options.cell, snapshots), log, snapshots=snapshots)
+        book = Book(folder, options.cell)
+        snapshots.written = book.written
+        began_s = time.monotonic()
+        recovered = await recover(log, options.cell, snapshots, counted=book.follow)
+        recovery_s = time.monotonic() - began_s
+        book.settle(recovered.core)
+        follower = Follower(recovered, log, snapshots=snapshots)
         follower.snapshot()
         live = Live(follower.core, follower.now_us)
         live.behind_us = follower.behind_us
         intake = KafkaIntake(bus, f"muster/gateway/{socket.gethostname()[:64]}", live, _broken)
         await intake.start()
         closing.push_async_callback(let_go, intake.close)
-        secrets = Secrets(folder)
+        keys = Path(options.keys or folder)
+        secrets = Secrets(keys)
         gateway = Gateway(live, intake, History(bus.address, options.cell, folder), secrets)
         gateway.one_of_several = True
+        metrics = gateway.metrics = metrics_of(gateway, follower.core, book, snapshots)
+        metrics.set("muster_recovery_seconds", recovery_s)
+        metrics.set("muster_recovery_cycles", recovered.folded)
+        metrics.source(lambda: [("muster_follower_lag_records", ("gateway",), follower.behind)])
         follower.admitted = live.admitted
         settle()
         required = options.tokens or not places.is_loopback(options.host)
-        server = Server(application(gateway, Tokens(folder), required, secrets))
+        if options.metrics:
+            try:
+                endpoint = await serve(metrics, options.metrics)
+            except OSError as error:
+                logger.error("metrics cannot be served at %s: %s", options.metrics, error.strerror or error)
+                return EXIT_PORT
+            closing.push_async_callback(endpoint.close)
+            logger.info("metrics are at %s/metrics", places.url(endpoint.host, endpoint.port))
+        server = Server(application(gateway, Tokens(keys), required, secrets))
         await _serve(server, listener, gateway, follower)
         follower.snapshot()
     return 0

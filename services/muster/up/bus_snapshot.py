@@ -18,6 +18,7 @@ import msgspec
 from muster.log.bus import Bus
 from muster.log.errors import OperatingError
 from muster.log.kafka import KafkaLog
+from muster.measures.book import Book
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import EVERY, Snapshots
 
@@ -46,7 +47,9 @@ async def write(options: Options) -> Path | None:
     log = await KafkaLog.open(Bus.parse(options.bus, options.config or None), writer=False)
     try:
         snapshots = Snapshots(Path(options.folder), options.cell, options.snapshot_every)
-        recovered = await recover(log, options.cell, snapshots)
+        book = Book(Path(options.folder), options.cell)
+        snapshots.written = book.written
+        recovered = await recover(log, options.cell, snapshots, counted=book.follow)
         head = recovered.core.head
         if not snapshots.due(head.number):
             return None

@@ -18,6 +18,7 @@ from typing import Final
 
 from muster.log.errors import OperatingError
 from muster.log.sqlite import SqliteFile, SqliteLog
+from muster.measures.book import Book
 from muster.scheduler.recovery import recover
 from muster.scheduler.snapshots import Snapshots
 from muster.up.places import CELL
@@ -38,9 +39,11 @@ async def follow(folder: Path, every: int) -> Path | None:
         OSError: the snapshot cannot be written.
     """
     snapshots = Snapshots(folder, CELL, every)
+    book = Book(folder, CELL)
+    snapshots.written = book.written
     log = SqliteLog(SqliteFile.reader(folder, CELL))
     try:
-        recovered = await recover(log, CELL, snapshots, until=await log.end())
+        recovered = await recover(log, CELL, snapshots, until=await log.end(), counted=book.follow)
         head = recovered.core.head
         if not snapshots.due(head.number):
             return None

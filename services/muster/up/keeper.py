@@ -27,8 +27,13 @@ logger = logging.getLogger("muster.up")
 class Keeper:
     """Keeps one child alive."""
 
-    def __init__(self, what: str, module: str, options: bytes, final: tuple[int, ...], snapshots_s: float = SNAPSHOTS_S) -> None:
-        """`python -m module OPTIONS` is the child. Statuses in `final` are not mended by another start."""
+    def __init__(
+        self, what: str, module: str, options: bytes, final: tuple[int, ...], snapshots_s: float | None = SNAPSHOTS_S
+    ) -> None:
+        """`python -m module OPTIONS` is the child. Statuses in `final` are not mended by another start.
+
+        `snapshots_s` is how often it is looked whether a snapshot is due; None of a program that has none.
+        """
         self._what = what
         self._command = [sys.executable, "-m", module, options.decode()]
         self._snapshot = [sys.executable, "-m", "muster.up.bus_snapshot", options.decode()]
@@ -65,7 +70,7 @@ class Keeper:
                 return 0
 
     async def _write_snapshots(self) -> None:
-        while True:
+        while self._snapshots_s is not None:
             await asyncio.sleep(self._snapshots_s)
             process = await _start(self._snapshot)
             try:

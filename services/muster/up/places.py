@@ -38,6 +38,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes of its own agents."""
     tokens: bool = False
     """Tokens are required on loopback too."""
+    metrics: str = ""
+    """HOST:PORT of a port of their own for the metrics, which are at the gateway's /metrics anyway."""
     queues: tuple[str, ...] = ()
     """Queues that there are beside `default`; none leaves those of the log."""
     stop_tasks: bool = False

@@ -27,11 +27,15 @@ from muster.gateway.history import History
 from muster.gateway.intake import Intake
 from muster.gateway.job_tokens import Secrets
 from muster.gateway.live import Live
+from muster.gateway.measured import metrics_of
 from muster.gateway.problems import Refused
 from muster.gateway.tokens import Tokens
 from muster.log.errors import LogDamaged, LogHalted, LogLocked, OperatingError
 from muster.log.port import Record
 from muster.log.sqlite import SqliteLog
+from muster.measures.book import Book
+from muster.measures.loop import Phases, scheduler
+from muster.metrics import serve
 from muster.scheduler.build import build
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import EXIT_HALTED, Scheduler, Settings
@@ -72,7 +76,11 @@ class Door(QueueInbox):
 class Stack:
     """One cell on SQLite with its gateway."""
 
-    def __init__(self, options: Options, log: SqliteLog, recovered: Recovered, snapshots: Snapshots) -> None:
+    def __init__(
+        self, options: Options, log: SqliteLog, recovered: Recovered, snapshots: Snapshots, book: Book, began_s: float
+    ) -> None:
+        """`began_s` is when the recovery began, by the monotonic clock."""
+        self._began_s = began_s
         self.options = options
         self.log = log
         self.snapshots = snapshots
@@ -93,6 +101,11 @@ class Stack:
         live = Live(self.core, self.scheduler.now_us)
         secrets = Secrets(options.data)
         self.gateway = Gateway(live, Intake(self.door), History(options.data, CELL), secrets)
+        phases = self.scheduler.spent.also = Phases()
+        self.metrics = self.gateway.metrics = metrics_of(self.gateway, self.core, book, snapshots, log.path)
+        self.metrics.source(lambda: scheduler(self.core, phases))
+        self.metrics.set("muster_recovery_cycles", recovered.folded)
+        self.metrics.set("muster_follower_lag_records", 0, follower="gateway")  # its state is the scheduler's own
         required = options.tokens or not places.is_loopback(options.host)
         self.server = Server(application(self.gateway, Tokens(options.data), required, secrets))
 
@@ -121,6 +134,7 @@ class Stack:
         scheduling = asyncio.create_task(self.scheduler.run())
         await self._leads.wait()
         settle()
+        self.metrics.set("muster_recovery_seconds", time.monotonic() - self._began_s)
         self.door.closed = ""
         await self._undrain()
         await self._name_queues()
@@ -237,15 +251,26 @@ async def main(options: Options, inherited: int | None = None) -> int:
             logger.error("there is no room for the log in %s: %s", options.data, error)
             while not has_room(options.data):  # noqa: ASYNC110  # nothing says that there is room
                 await asyncio.sleep(LOOK_S)
+    began_s = time.monotonic()
     snapshots = Snapshots(options.data, CELL, options.snapshot_every)
+    book = Book(options.data, CELL)
+    snapshots.written = book.written
     try:
-        recovered = await recover(log, CELL, snapshots)
+        recovered = await recover(log, CELL, snapshots, counted=book.follow)
     except LogHalted as error:
         logger.error("%s", error)
         return EXIT_HALTED
     if recovered.core.head.number:
         logger.info("read %d cycles; the log stands at cycle %d", recovered.folded, recovered.core.head.number)
-    await Stack(options, log, recovered, snapshots).run(listener)
+    stack = Stack(options, log, recovered, snapshots, book, began_s)
+    if options.metrics:
+        try:
+            endpoint = await serve(stack.metrics, options.metrics)
+            logger.info("metrics are at %s/metrics", places.url(endpoint.host, endpoint.port))
+        except OSError as error:
+            logger.error("metrics cannot be served at %s: %s", options.metrics, error.strerror or error)
+            return EXIT_PORT
+    await stack.run(listener)
     return 0
 
 

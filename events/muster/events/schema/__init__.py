@@ -1,7 +1,7 @@
 """JSON Schemas of everything on the wire, and what a change of them would break.
 
-`python -m muster.events.schema` rewrites `events/schema/`, one file a kind, and one each for the record, the report and the
-assignment; a test holds the files equal to the types. `breaks` compares two sets of schemas: what was taken must be
+`python -m muster.events.schema` rewrites `events/schema/`, one file a kind, and one each for the record, the report, the
+assignment and samples; a test holds the files equal to the types. `breaks` compares two sets of schemas: what was taken must be
 taken still, and mean the same. Whoever needs more makes a new version of the kind and an upcaster.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 from muster.events.levels import Assignment, NodeReport
 from muster.events.record import Envelope
 from muster.events.registry import DECISIONS, INPUTS, KINDS, VERSIONS
+from muster.events.telemetry import GpusSampled
 from muster.events.upcast import STEPS
 
 Schema = dict[str, Any]
@@ -38,6 +39,7 @@ def schemas() -> dict[str, Schema]:
     made["Record"] = _record()
     made["NodeReport"] = _named(NodeReport, side="report")
     made["Assignment"] = _named(Assignment, side="assignment")
+    made["GpusSampled"] = _named(GpusSampled, side="samples")
     return made
 
 

@@ -17,6 +17,7 @@ from muster.events.cloudevents import (
     KINDS,
     NODES,
     OPERATIONS,
+    TELEMETRY,
     Input,
     key_of,
     to_message,
@@ -38,6 +39,7 @@ from muster.events.operations import (
     PolicySet,
 )
 from muster.events.queues import Amounts, QueueRemoved, QueueSet
+from muster.events.telemetry import GpuSample, GpusSampled, XidCount
 
 LOG: Final = "muster.log"
 
@@ -49,6 +51,11 @@ TOPICS: Final = {
         "operations",
         "What people and tools say of the cluster.",
         "The node's name; `policy` for the policy, `queues` for queues, `lease` for leases.",
+    ),
+    TELEMETRY: (
+        "telemetry",
+        "What a node's GPUs measured; no scheduler reads it, `muster telemetry worker` does.",
+        "The node's name.",
     ),
 }
 """The id of each topic's channel, what it is, and what its messages' keys are."""
@@ -86,6 +93,24 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     QueueSet(queue="red", parent="team", guarantee=Amounts(gpu_milli=4000), limit=Amounts(gpu_milli=8000), by="ada"),
     QueueRemoved(queue="red", by="ada"),
     LicencesSet(licences={"solver": 12}, by="ada"),
+    GpusSampled(
+        node="gpu-17",
+        uid="4c4c4544-0042",
+        boot="b-1",
+        samples=(
+            GpuSample(
+                device="GPU-1",
+                at_us=_AT_US,
+                temperature_millicelsius=61_000,
+                power_mw=409_692,
+                throttle=("sw_power_cap",),
+                ecc_volatile_double=0,
+                remap_failed=False,
+                pcie_replays=3,
+                xids=(XidCount(code=13, count=2),),
+            ),
+        ),
+    ),
 )
 """One of each kind."""
 
@@ -136,7 +161,7 @@ def document() -> dict[str, Any]:
             },
         },
         "channels": channels,
-        "operations": {f"take_{name}": _operation("receive", name) for name in channels if name != "log"}
+        "operations": {f"take_{name}": _operation("receive", name) for name in channels if name not in ("log", "telemetry")}
         | {"record": _operation("send", "log")},
         "components": {
             "messages": messages,
