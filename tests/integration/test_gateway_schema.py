@@ -158,7 +158,8 @@ def test_what_does_not_fit_the_document_is_refused_as_the_document_says(describe
     @given(_operation(described.schema, operation).as_strategy(generation_mode=GenerationMode.NEGATIVE))
     def look(case: Case[Any]) -> None:
         if (answer := described.ask(operation, case)) is not None:
-            case.validate_response(answer)
+            if answer.status_code != 413:  # which says nothing of what is in it
+                case.validate_response(answer)
             if answer.status_code >= 400:
                 assert answer.headers["content-type"] == ["application/problem+json"]
                 problem = answer.json()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.cluster import evolve_jobs
+from muster.cluster import evolve_jobs, evolve_tasks
 from muster.cluster.jobs import Instance, Task
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
@@ -84,7 +84,7 @@ def stale_report(patch: pytest.MonkeyPatch) -> None:
     def held(state: State, node: Node, task: TaskReport, applied: int) -> tuple[int, str]:
         return reports.PREPARING, "started"
 
-    patch.setattr(evolve_jobs, "_task", any_attempt)
+    patch.setattr(evolve_tasks, "_task", any_attempt)
     patch.setattr(reports, "_held", held)
     patch.setattr(reports.Agents, "late", lambda self, report: False)
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.cluster import evolve, evolve_jobs, evolve_nodes
+from muster.cluster import evolve, evolve_jobs, evolve_nodes, evolve_tasks
 from muster.cluster.jobs import Attempt, Instance, Job, Task
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -131,7 +131,7 @@ def stale_report(patch: Patch) -> None:
         task = instance.attempt.tasks.get(event.rank) if instance is not None and instance.attempt is not None else None
         return task if task is not None and task.holding else None
 
-    patch.setattr(evolve_jobs, "_task", any_attempt)
+    patch.setattr(evolve_tasks, "_task", any_attempt)
 
 
 def started_without_one(patch: Patch) -> None:
@@ -145,7 +145,7 @@ def started_without_one(patch: Patch) -> None:
             return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
         return decision
 
-    ready = evolve_jobs._task_ready
+    ready = evolve_tasks._task_ready
 
     def ask_again(state: State, event: Any) -> None:
         ready(state, event)

@@ -4,15 +4,15 @@
 concerns anybody (a report of an earlier attempt, a cancellation of an ended job) changes nothing. A decision that does
 not fit the state is a broken invariant: it cannot have been made here.
 
-How jobs change stands in `evolve_jobs`, how nodes change in `evolve_nodes`, what is kept for whom in `evolve_nominations`,
-how queues change in `evolve_queues`, what is planned for whom in `evolve_plans`.
+How jobs change stands in `evolve_jobs`, their tasks in `evolve_tasks`, nodes in `evolve_nodes`, what is kept for whom in
+`evolve_nominations`, queues in `evolve_queues`, what is planned for whom in `evolve_plans`.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_plans, evolve_queues
+from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_plans, evolve_queues, evolve_tasks
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -80,7 +80,7 @@ def _wake(state: State) -> None:
         enqueue(state, instance)
     for _, _, instance in timers.immune.due(state.at_us):
         if instance.attempt is not None:
-            evolve_jobs.set_immune(state, instance.attempt)
+            evolve_tasks.set_immune(state, instance.attempt)
         else:
             timers.immune.cancel(instance)
         state.wakes += 1
@@ -104,10 +104,10 @@ def _shift_deadlines(state: State, gap_us: int) -> None:
             attempt = instance.attempt
             if attempt is not None and attempt.phase == "prepare":
                 attempt.ready_until_us += gap_us
-                evolve_jobs.set_timer(state, attempt)
+                evolve_tasks.set_timer(state, attempt)
             elif attempt is not None and attempt.degraded_until_us:
                 attempt.degraded_until_us += gap_us  # nobody could have replaced what it lost
-                evolve_jobs.set_timer(state, attempt)
+                evolve_tasks.set_timer(state, attempt)
     for key, nomination in state.nominations.items():
         nomination.until_us += gap_us
         state.timers.nomination.set(key, nomination.until_us)
@@ -128,7 +128,7 @@ def _policy_set(state: State, event: PolicySet) -> None:
             dependencies.set_timer(state, job)
         for instance in job.instances:
             if instance.attempt is not None:
-                evolve_jobs.set_immune(state, instance.attempt)
+                evolve_tasks.set_immune(state, instance.attempt)
     for node in state.ledger.nodes:
         if node is not None:
             evolve_nodes.set_timer(state, node)
@@ -151,6 +151,7 @@ def _nothing(state: State, event: InputRefused | EntryQuarantined | LossAccepted
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_jobs.HANDLERS,
+    **evolve_tasks.HANDLERS,
     **evolve_nodes.HANDLERS,
     **evolve_nominations.HANDLERS,
     **evolve_queues.HANDLERS,

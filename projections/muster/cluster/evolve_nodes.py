@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import charge_attempt, fault, note_taints, release
+from muster.cluster.evolve_jobs import charge_attempt
+from muster.cluster.evolve_tasks import fault, note_taints, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.queuetree import nominated_amounts

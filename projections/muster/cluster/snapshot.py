@@ -12,24 +12,35 @@ from typing import Final
 import msgspec
 
 from muster.cluster import dependencies
-from muster.cluster.evolve_jobs import count_running, enqueue, set_eviction, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import count_running, enqueue
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.evolve_queues import plant
+from muster.cluster.evolve_tasks import set_eviction, set_immune, set_timer, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, mark
 from muster.cluster.nodes import Device, Node
 from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import intern_gang
+from muster.cluster.snapshot_rows import (
+    AttemptRow,
+    DeviceRow,
+    FaultRow,
+    InstanceRow,
+    JobRow,
+    NodeRow,
+    NominationRow,
+    PlanRow,
+    QueueRow,
+    StateRow,
+    TaskRow,
+)
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
-from muster.events.decisions import AttemptRef, Placement
-from muster.events.jobs import Dependency, JobRequest, JobRun
+from muster.events.decisions import AttemptRef
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
-from muster.events.operations import Policy
-from muster.events.queues import QueueSet
 
 SCHEMA: Final = 3
 """Goes up with every change of what is below, or of the requests, specs and policy in it, by which a state has other bytes.
@@ -41,157 +52,6 @@ a change `python -m tests.golden.record states` notes the digests of the golden 
 
 class SnapshotError(ValueError):
     """These bytes are no snapshot that this build reads."""
-
-
-class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Base of everything in a snapshot."""
-
-
-class _Device(_Row):
-    spec: DeviceSpec
-    present: bool
-    foreign: bool
-
-
-class _Node(_Row):
-    row: int
-    name: str
-    uid: str
-    boot: str
-    boots: int
-    spec: NodeSpec
-    devices: tuple[_Device, ...]
-    cordoned: bool
-    drained: bool
-    fenced: bool
-    liveness: str
-    heard_us: int
-    quarantined_until_us: int
-    silences: tuple[int, ...]
-    foreign_cpu: int
-    foreign_memory: int
-
-
-class _Task(_Row):
-    rank: int
-    row: int
-    node: str
-    uid: str
-    devices: tuple[int, ...]
-    phase: str
-    holding: bool
-    code: int
-    port: int
-    since: int
-
-
-class _Fault(_Row):
-    reason: str
-    code: int
-    node: str
-    blame: str
-    lost: bool
-
-
-class _Attempt(_Row):
-    number: int
-    phase: str
-    bound_us: int
-    bound_cycle: int
-    ready_until_us: int
-    started_us: int
-    kill_at_us: int
-    stop_reason: str
-    stop_code: int
-    stop_node: str
-    fault: _Fault | None
-    degraded_until_us: int
-    ready: int
-    tasks: tuple[_Task, ...]
-
-
-class _Instance(_Row):
-    phase: str
-    attempts: int
-    retries: int
-    start_failures: int
-    not_before_us: int
-    cancelling: bool
-    ended_us: int
-    reason: str
-    code: int
-    attempt: _Attempt | None
-    ran: bool
-
-
-class _Job(_Row):
-    id: str
-    name: str
-    user: str
-    queue: str
-    request: JobRequest
-    run: JobRun
-    place: tuple[int, int]
-    submitted_us: int
-    priority: int
-    avoid: tuple[str, ...]
-    over_us: int
-    rejected: str
-    held: tuple[Dependency, ...]
-    instances: tuple[_Instance, ...]
-
-
-class _Nomination(_Row):
-    job: str
-    instance: int
-    placements: tuple[Placement, ...]
-    victims: tuple[AttemptRef, ...]
-    at_us: int
-    until_us: int
-
-
-class _Queue(_Row):
-    spec: QueueSet
-    closed: bool
-    charged: tuple[tuple[str, int], ...]
-
-
-class _Plan(_Row):
-    job: str
-    instance: int
-    placements: tuple[Placement, ...]
-    start_us: int
-    at_us: int
-    until_us: int
-
-
-class _Snapshot(_Row):
-    schema: int
-    cell: str
-    number: int
-    term: int
-    at_us: int
-    policy: Policy
-    positions: dict[str, int]
-    lease_until_us: int
-    beat_us: int
-    missing: tuple[int, ...]
-    back: tuple[int, ...]
-    more: bool
-    deferred: tuple[tuple[str, str, str], ...]
-    nodes: tuple[_Node, ...]
-    rows: int
-    jobs: tuple[_Job, ...]
-    nominations: tuple[_Nomination, ...]
-    retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    queues: tuple[_Queue, ...] | None
-    """None where there is no tree. The parents first, then by name."""
-    limits: tuple[tuple[str, int], ...]
-    """Time limits of jobs that did not ask for one, by job, in the order of jobs."""
-    plans: tuple[_Plan, ...]
-    licences: tuple[tuple[str, int], ...]
-    evictions: tuple[tuple[str, int, tuple[tuple[int, str, str, int], ...]], ...]
-    """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
 
 
 def encode(state: State) -> bytes:
@@ -208,12 +68,12 @@ def encode(state: State) -> bytes:
     )
     plans = tuple(
         [
-            _Plan(*key, planned.placements, planned.start_us, planned.at_us, planned.until_us)
+            PlanRow(*key, planned.placements, planned.start_us, planned.at_us, planned.until_us)
             for key, planned in sorted(state.plans.by_key.items(), key=lambda item: item[0])
         ]
     )
     return encode_canonical(
-        _Snapshot(
+        StateRow(
             schema=SCHEMA,
             cell=state.cell,
             number=state.number,
@@ -232,7 +92,7 @@ def encode(state: State) -> bytes:
             jobs=tuple([_job_out(state, job) for job in jobs]),
             nominations=tuple(
                 [
-                    _Nomination(
+                    NominationRow(
                         *key,
                         nomination.placements,
                         tuple([AttemptRef(*a.instance.key, a.number) for a in nomination.victims if a.held]),
@@ -264,7 +124,7 @@ def decode(data: bytes) -> State:
         SnapshotError: not a snapshot of this schema.
     """
     try:
-        snapshot = msgspec.json.decode(data, type=_Snapshot)
+        snapshot = msgspec.json.decode(data, type=StateRow)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotError(f"not a snapshot: {error}") from None
     if snapshot.schema != SCHEMA:
@@ -315,7 +175,7 @@ def decode(data: bytes) -> State:
     return state
 
 
-def _tree_in(state: State, rows: tuple[_Queue, ...]) -> None:
+def _tree_in(state: State, rows: tuple[QueueRow, ...]) -> None:
     tree = plant(state, [(row.spec, row.closed) for row in rows])
     for row in rows:
         if _charged(tree.queues[row.spec.queue]) != row.charged:
@@ -330,23 +190,23 @@ def _current(state: State, ref: AttemptRef) -> Attempt | None:
 # Out
 
 
-def _queues_out(tree: QueueTree) -> tuple[_Queue, ...]:
-    return tuple([_Queue(spec, closed, _charged(tree.queues[spec.queue])) for spec, closed in tree.all_said()])
+def _queues_out(tree: QueueTree) -> tuple[QueueRow, ...]:
+    return tuple([QueueRow(spec, closed, _charged(tree.queues[spec.queue])) for spec, closed in tree.all_said()])
 
 
 def _charged(queue: Queue) -> tuple[tuple[str, int], ...]:
     return tuple(sorted([item for item in queue.charged.items() if item[1]]))
 
 
-def _node_out(node: Node) -> _Node:
-    return _Node(
+def _node_out(node: Node) -> NodeRow:
+    return NodeRow(
         node.row,
         node.name,
         node.uid,
         node.boot,
         node.boots,
         node.spec,
-        tuple([_Device(_device_spec(device), device.present, device.foreign) for device in node.devices]),
+        tuple([DeviceRow(_device_spec(device), device.present, device.foreign) for device in node.devices]),
         node.cordoned,
         node.drained,
         node.fenced,
@@ -370,8 +230,8 @@ def _device_spec(device: Device) -> DeviceSpec:
     )
 
 
-def _job_out(state: State, job: Job) -> _Job:
-    return _Job(
+def _job_out(state: State, job: Job) -> JobRow:
+    return JobRow(
         job.id,
         job.name,
         job.user,
@@ -389,9 +249,9 @@ def _job_out(state: State, job: Job) -> _Job:
     )
 
 
-def _instance_out(state: State, instance: Instance) -> _Instance:
+def _instance_out(state: State, instance: Instance) -> InstanceRow:
     attempt = instance.attempt
-    return _Instance(
+    return InstanceRow(
         instance.phase,
         instance.attempts,
         instance.retries,
@@ -406,9 +266,9 @@ def _instance_out(state: State, instance: Instance) -> _Instance:
     )
 
 
-def _attempt_out(attempt: Attempt) -> _Attempt:
+def _attempt_out(attempt: Attempt) -> AttemptRow:
     fault = attempt.fault
-    return _Attempt(
+    return AttemptRow(
         attempt.number,
         attempt.phase,
         attempt.bound_us,
@@ -419,12 +279,12 @@ def _attempt_out(attempt: Attempt) -> _Attempt:
         attempt.stop_reason,
         attempt.stop_code,
         attempt.stop_node,
-        None if fault is None else _Fault(fault.reason, fault.code, fault.node, fault.blame, fault.lost),
+        None if fault is None else FaultRow(fault.reason, fault.code, fault.node, fault.blame, fault.lost),
         attempt.degraded_until_us,
         attempt.ready,
         tuple(
             [
-                _Task(
+                TaskRow(
                     task.rank,
                     task.node.row,
                     task.node.name,
@@ -445,7 +305,7 @@ def _attempt_out(attempt: Attempt) -> _Attempt:
 # In
 
 
-def _nodes_in(state: State, snapshot: _Snapshot) -> None:
+def _nodes_in(state: State, snapshot: StateRow) -> None:
     ledger = state.ledger
     ledger.nodes = [None] * snapshot.rows
     taken = [False] * snapshot.rows
@@ -470,7 +330,7 @@ def _nodes_in(state: State, snapshot: _Snapshot) -> None:
     heapq.heapify(ledger.free_rows)
 
 
-def _job_in(state: State, row: _Job, gone: dict[str, Node]) -> None:
+def _job_in(state: State, row: JobRow, gone: dict[str, Node]) -> None:
     """Made whole at once, field after field in the order of the classes: a large cell has hundreds of thousands."""
     name, place = row.id, row.place
     if len(row.instances) != (row.request.array or 1):
@@ -534,7 +394,7 @@ def _in_play(job: Job) -> int:
     return len(job.instances)
 
 
-def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str, Node]) -> Attempt:
+def _attempt_in(state: State, instance: Instance, item: AttemptRow, gone: dict[str, Node]) -> Attempt:
     attempt = Attempt(instance, item.number, item.bound_us, item.bound_cycle, item.ready_until_us)
     attempt.phase = item.phase
     attempt.started_us = item.started_us
@@ -567,7 +427,7 @@ def _attempt_in(state: State, instance: Instance, item: _Attempt, gone: dict[str
     return attempt
 
 
-def _reindex(state: State, held: list[_Job]) -> None:
+def _reindex(state: State, held: list[JobRow]) -> None:
     """Everything that follows from the rest."""
     over = [job for job in state.jobs.values() if not job.open]
     over.sort(key=attrgetter("over_us"))  # timers that are set in order cost least

@@ -27,7 +27,9 @@ from muster.events.decisions import (
     Nominated,
     NominationEnded,
     PassStopped,
+    PlanDropped,
     ShapeDeferred,
+    StartPlanned,
     StopOrdered,
 )
 from muster.events.record import Cycle
@@ -298,6 +300,8 @@ _SAID: Final[dict[type[Event], dict[str, str]]] = {
     MemberLost: _ATTEMPT | {"until_us": "until_us"},
     MembersReplaced: _ATTEMPT | {"size": "placements"},
     Nominated: _INSTANCE | {"until_us": "until_us", "size": "placements"},
+    StartPlanned: _INSTANCE | {"until_us": "start_us", "size": "placements"},
+    PlanDropped: _INSTANCE | {"code": "reason"},
     NominationEnded: _INSTANCE | {"code": "reason", "by_job": "by"},
     NodeSilent: {"node": "node"},
     NodeReturned: {"node": "node"},

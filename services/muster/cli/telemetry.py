@@ -63,7 +63,7 @@ def worker(
 
     Example: muster telemetry worker --bus kafka://10.0.0.1:9092 --instance telemetry-1
     """
-    if importlib.util.find_spec("faust") is None:
+    if "faust" not in sys.modules and importlib.util.find_spec("faust") is None:  # once imported it hides its spec
         raise Failure("faust-streaming is not installed: pip install 'muster-scheduler[telemetry]' brings it")
     from muster.log.bus import Bus
     from muster.up.keeper import Keeper

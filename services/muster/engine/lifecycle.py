@@ -1,8 +1,8 @@
 """What becomes of an instance to which something happened. One decision at a time; the caller asks until there is none."""
 
 from muster.cluster import dependencies
-from muster.cluster.evolve_jobs import succeeded
 from muster.cluster.evolve_nodes import broken_place
+from muster.cluster.evolve_tasks import succeeded
 from muster.cluster.jobs import Attempt, Fault, Instance, Job
 from muster.cluster.state import State
 from muster.events.base import Event

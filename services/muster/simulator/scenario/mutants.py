@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, plans, snapshot
+from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, plans, snapshot
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -194,7 +194,7 @@ def _free_at_notice(self: Emitter, decision: Event) -> None:
         attempt = self.state.attempt(decision.job, decision.instance, decision.attempt)
         for task in list(attempt.tasks.values()) if attempt is not None else ():
             if task.holding:
-                evolve_jobs.release(self.state, task, "exited")
+                evolve_tasks.release(self.state, task, "exited")
         self.full = self.full or bool(self.state.todo)  # the next cycle ends what holds nothing now
 
 
@@ -476,8 +476,8 @@ MUTANTS: dict[str, Mutant] = {
     "no-blame": _instead(lifecycle, "_ended", _no_blame),
     "no-failure": _instead(lifecycle, "_ended", _always_retried),
     "requeue-last": _instead(Emitter, "emit", _requeue_last),
-    "no-time-limit": _instead(evolve_jobs, "limit_of", _no_time_limit),
-    "stale-reports": _both(_instead(reports, "_held", _any_report), _instead(evolve_jobs, "_task", _any_attempt)),
+    "no-time-limit": _both(*[_instead(module, "limit_of", _no_time_limit) for module in (evolve_jobs, evolve_tasks)]),
+    "stale-reports": _both(_instead(reports, "_held", _any_report), _instead(evolve_tasks, "_task", _any_attempt)),
     "revival": _both(
         _instead(reports, "_held", _any_report),
         *[

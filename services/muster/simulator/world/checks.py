@@ -184,7 +184,7 @@ def _outcomes(world: "World") -> Iterable[str]:
                 yield f"{name} ({instance.reason}), and nothing was wrong with it"
             elif instance.phase == "cancelled" and not plan.may_be_cancelled:
                 yield f"{name}, and nobody asked for that"
-            elif instance.phase == "rejected":
+            elif instance.phase == "rejected" and not plan.request.after:  # what it waited for may have been forgotten by then
                 yield f"{name}, and it was feasible"
     for run in world.runs:
         if run.ended_us is None and run.key[0] in over:
