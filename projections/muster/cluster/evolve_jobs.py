@@ -180,15 +180,16 @@ def release(state: State, task: Task, phase: str) -> None:
 
 def note_taints(state: State, attempt: Attempt, node: Node) -> None:
     """Until when the tasks of the attempt put up with the taints of this node, from when both are there."""
-    due = {taint: due_us for taint, due_us in attempt.evictions.items() if taint[0] != node.row}
+    before = attempt.evictions or {}
+    due = {taint: due_us for taint, due_us in before.items() if taint[0] != node.row}
     for task in attempt.tasks.values():
         for taint in node.spec.taints if task.holding and task.node is node and attempt.phase != "stop" else ():
             span_us = task.shape.tolerated_us(taint)
             if span_us is not None:
                 key = (node.row, taint.key, taint.value)
-                until_us = attempt.evictions.get(key, state.at_us + span_us)
+                until_us = before.get(key, state.at_us + span_us)
                 due[key] = min(due.get(key, until_us), until_us)
-    attempt.evictions = due
+    attempt.evictions = due or None
     set_eviction(state, attempt)
 
 
@@ -390,7 +391,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     if attempt.evictions:
-        attempt.evictions = {}
+        attempt.evictions = None
         set_eviction(state, attempt)
     uncount(attempt)
     state.stopping += 1

@@ -93,8 +93,8 @@ class Attempt(Kept):
     fault: Fault | None = None
     """What went wrong and is not decided yet."""
     degraded_until_us: int = 0
-    evictions: dict[tuple[int, str, str], int] = {}
-    """Until when taints are put up with: by row, key and value of the taint."""
+    evictions: dict[tuple[int, str, str], int] | None = None
+    """Until when taints are put up with, where some are: by row, key and value of the taint."""
     tasks: dict[int, Task] = {}
     """By rank. A member that was replaced is the new one."""
     ready: int = 0
@@ -167,7 +167,9 @@ def job_of(
     job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array or 1)
     if request.labels:
         job.tag = encode(request.labels).decode()
-    job.tagged = bool(request.labels) or gang.rules is not None
+        job.tagged = True
+    elif gang.rules is not None:
+        job.tagged = True
     if array is None:
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
         return job

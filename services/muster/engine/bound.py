@@ -148,6 +148,7 @@ class Bound:
 
     def _side_by_side(self, job: Job, places: Sequence[Placement], other: Job, theirs: Sequence[Placement]) -> bool:
         topology = self.around.topology
+        topology.refresh()
         shared = dict.fromkeys([place.row for place in places])
         rows = [place for place in theirs if place.row in shared]
         alone = any(each.gang.rules is not None and each.gang.rules.exclusive for each in (job, other))
