@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
-from muster.cluster.nodes import Node
+from muster.cluster.patience import note_taints, set_eviction
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -176,29 +176,6 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt.held -= 1
     if not attempt.held:
         state.todo[attempt.instance] = None
-
-
-def note_taints(state: State, attempt: Attempt, node: Node) -> None:
-    """Until when the tasks of the attempt put up with the taints of this node, from when both are there."""
-    before = attempt.evictions or {}
-    due = {taint: due_us for taint, due_us in before.items() if taint[0] != node.row}
-    for task in attempt.tasks.values():
-        for taint in node.spec.taints if task.holding and task.node is node and attempt.phase != "stop" else ():
-            span_us = task.shape.tolerated_us(taint)
-            if span_us is not None:
-                key = (node.row, taint.key, taint.value)
-                until_us = before.get(key, state.at_us + span_us)
-                due[key] = min(due.get(key, until_us), until_us)
-    attempt.evictions = due or None
-    set_eviction(state, attempt)
-
-
-def set_eviction(state: State, attempt: Attempt) -> None:
-    """When the first taint has been put up with for long enough."""
-    if attempt.evictions:
-        state.timers.evict.set(attempt.instance, min(attempt.evictions.values()))
-    else:
-        state.timers.evict.cancel(attempt.instance)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:

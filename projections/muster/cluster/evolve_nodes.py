@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import fault, note_taints, release
+from muster.cluster.evolve_jobs import fault, release
 from muster.cluster.jobs import Fault, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.patience import note_taints
 from muster.cluster.rules import LEVELS, domain_of
 from muster.cluster.state import Nomination, State
 from muster.events.base import Event

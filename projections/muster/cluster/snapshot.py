@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 
-from muster.cluster.evolve_jobs import count_running, enqueue, set_eviction, set_forget, set_immune, set_timer, succeeded
+from muster.cluster.evolve_jobs import count_running, enqueue, set_forget, set_immune, set_timer, succeeded
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
 from muster.cluster.nodes import Device, Node
+from muster.cluster.patience import set_eviction
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
