@@ -174,7 +174,11 @@ class Bound:
 
     def required(self, job: Job, rules: Rules) -> tuple[str, ...]:
         """The levels within which the job stays: those it names, and those of its own likes where it is the first of them."""
-        own = [term.by for term in rules.affinity if term.required and Counted(term).about(job) and not self.around.holding(term)]
+        own = [
+            term.by
+            for term in rules.affinity
+            if term.required and Counted(term).about(job) and not self.around.holding(term, kept=False)
+        ]
         return (*rules.required, *own)
 
     def _wished(self, job: Job, rules: Rules, allowed: int) -> int:
@@ -182,7 +186,7 @@ class Bound:
         rows = allowed
         for term in rules.affinity:
             if not term.required:
-                rows &= self.around.holding(term)
+                rows &= self.around.holding(term, kept=False)
         for term in rules.anti_affinity:
             if not term.required:
                 rows &= ~self.around.holding(term, own=job)
