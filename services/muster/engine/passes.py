@@ -90,7 +90,8 @@ class Pass:
         passed: list[PendingClass] = []
         for waiting in state.pending.classes.values():
             if waiting.count:
-                if waiting.memo is not None and self._in_vain(waiting):
+                # Who starts before a class with rules may let it start: whether it is asked in vain is seen at its turn.
+                if waiting.memo is not None and waiting.gang.rules is None and self._in_vain(waiting):
                     passed.append(waiting)
                     continue
                 head = waiting.head()
