@@ -30,5 +30,5 @@ def test_long_stories_with_constraints_are_the_same_in_every_play() -> None:
         counts["ruled"] = counts.get("ruled", 0) + len(ruled)
         counts["ruled and bound"] = counts.get("ruled and bound", 0) + sum([bool(job.instances[0].attempts) for job in ruled])
     print(f"{STORIES} stories: {dict(sorted(counts.items()))}")
-    for kind in ("InstancePreempted", "MembersReplaced", "ruled and bound"):
-        assert counts.get(kind, 0) >= 5, f"the stories hold too little of {kind}: {counts}"
+    for kind, least in (("InstancePreempted", 5), ("MembersReplaced", 1), ("ruled and bound", 20)):
+        assert counts.get(kind, 0) >= least, f"the stories hold too little of {kind}: {counts}"

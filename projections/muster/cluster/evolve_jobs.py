@@ -9,17 +9,9 @@ from typing import Any
 
 from muster.cluster import dependencies
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_tasks import (
-    limit_of,
-    note_taints,
-    on_broken_device,
-    set_eviction,
-    set_immune,
-    set_timer,
-    short_of_members,
-    succeeded,
-)
+from muster.cluster.evolve_tasks import limit_of, on_broken_device, set_immune, set_timer, short_of_members, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
+from muster.cluster.patience import note_taints, set_eviction
 from muster.cluster.plans import dropped, length_us
 from muster.cluster.queuetree import QueueTree, tasks_amounts
 from muster.cluster.shapes import intern_gang
@@ -272,7 +264,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     state.degraded.pop(instance.key, None)
     set_timer(state, attempt)
     if attempt.evictions:
-        attempt.evictions = {}
+        attempt.evictions = None
         set_eviction(state, attempt)
     uncount(attempt)
     if state.tree is not None:

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import charge_attempt
-from muster.cluster.evolve_tasks import fault, note_taints, release
+from muster.cluster.evolve_tasks import fault, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.patience import note_taints
 from muster.cluster.queuetree import nominated_amounts
 from muster.cluster.rules import LEVELS, domain_of
 from muster.cluster.state import Nomination, State

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from muster.cluster.jobs import Attempt, Fault, Instance, Task
-from muster.cluster.nodes import Node
+from muster.cluster.patience import note_taints
 from muster.cluster.queuetree import task_amounts
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -121,28 +121,6 @@ def _charge_less(state: State, attempt: Attempt, task: Task) -> None:
         attempt.charge = None
         queue.attempts.pop(attempt, None)
     tree.release(queue, job.user, less)
-
-
-def note_taints(state: State, attempt: Attempt, node: Node) -> None:
-    """Until when the tasks of the attempt put up with the taints of this node, from when both are there."""
-    due = {taint: due_us for taint, due_us in attempt.evictions.items() if taint[0] != node.row}
-    for task in attempt.tasks.values():
-        for taint in node.spec.taints if task.holding and task.node is node and attempt.phase != "stop" else ():
-            span_us = task.shape.tolerated_us(taint)
-            if span_us is not None:
-                key = (node.row, taint.key, taint.value)
-                until_us = attempt.evictions.get(key, state.at_us + span_us)
-                due[key] = min(due.get(key, until_us), until_us)
-    attempt.evictions = due
-    set_eviction(state, attempt)
-
-
-def set_eviction(state: State, attempt: Attempt) -> None:
-    """When the first taint has been put up with for long enough."""
-    if attempt.evictions:
-        state.timers.evict.set(attempt.instance, min(attempt.evictions.values()))
-    else:
-        state.timers.evict.cancel(attempt.instance)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:

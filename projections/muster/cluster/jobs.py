@@ -93,8 +93,8 @@ class Attempt(Kept):
     fault: Fault | None = None
     """What went wrong and is not decided yet."""
     degraded_until_us: int = 0
-    evictions: dict[tuple[int, str, str], int] = {}
-    """Until when taints are put up with: by row, key and value of the taint."""
+    evictions: dict[tuple[int, str, str], int] | None = None
+    """Until when taints are put up with, where some are: by row, key and value of the taint."""
     tasks: dict[int, Task] = {}
     """By rank. A member that was replaced is the new one."""
     ready: int = 0
@@ -191,4 +191,6 @@ def mark(job: Job) -> None:
     labels = job.request.labels
     if labels:
         job.tag = encode(labels).decode()
-    job.tagged = bool(labels) or job.gang.rules is not None
+        job.tagged = True
+    elif job.gang.rules is not None:
+        job.tagged = True

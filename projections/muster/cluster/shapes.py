@@ -132,7 +132,7 @@ def _fits(toleration: Toleration, taint: Taint) -> bool:
 class Gang:
     """The groups of an instance: shapes with counts. A single task is a gang of one."""
 
-    __slots__ = ("counts", "digest", "key", "minima", "offsets", "rules", "shapes", "single", "tasks")
+    __slots__ = ("counts", "digest", "key", "minima", "offsets", "rules", "shapes", "single", "special", "tasks")
 
     def __init__(self, groups: tuple[GroupRequest, ...], asked: Constraints | UnsetType = UNSET) -> None:
         self.shapes: tuple[Shape, ...] = tuple([intern_shape(group) for group in groups])
@@ -152,6 +152,8 @@ class Gang:
         )
         self.rules: Rules | None = intern_rules(asked)
         """What it asks beyond the shapes; None where it asks nothing."""
+        self.special: bool = self.rules is not None or any(shape.numa or shape.ports for shape in self.shapes)
+        """Whether it asks for anything that a filter of jobs looks at."""
         if self.rules is not None:
             self.key += f"!{self.rules.key}"
         self.digest: str = hashlib.blake2b(self.key.encode(), digest_size=8).hexdigest()
@@ -167,7 +169,7 @@ class Gang:
 
 _shapes: dict[GroupRequest, Shape] = {}
 _by_key: dict[str, Shape] = {}
-_gangs: dict[tuple[tuple[GroupRequest, ...], Constraints | UnsetType], Gang] = {}
+_gangs: dict[tuple[GroupRequest, ...] | tuple[tuple[GroupRequest, ...], Constraints | UnsetType], Gang] = {}
 
 
 def intern_shape(group: GroupRequest) -> Shape:
@@ -184,7 +186,7 @@ def intern_shape(group: GroupRequest) -> Shape:
 
 def intern_gang(request: JobRequest) -> Gang:
     """The gang of a request; equal groups and constraints give the same object while it is kept."""
-    key = request.groups, request.constraints
+    key = request.groups if request.constraints is UNSET else (request.groups, request.constraints)
     gang = _gangs.get(key)
     if gang is None:
         if len(_gangs) >= INTERNED_MAX:

@@ -17,9 +17,10 @@ from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
 from muster.cluster.evolve_nominations import claim_places
 from muster.cluster.evolve_queues import plant
-from muster.cluster.evolve_tasks import set_eviction, set_immune, set_timer, succeeded
+from muster.cluster.evolve_tasks import set_immune, set_timer, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, mark
 from muster.cluster.nodes import Device, Node
+from muster.cluster.patience import set_eviction
 from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import intern_gang

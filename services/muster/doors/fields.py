@@ -106,7 +106,8 @@ def _array(value: Value) -> int:
     return value.whole(*bounds(JobRequest, "array"))
 
 
-def _selector(value: Value) -> tuple[Requirement, ...]:
+def read_selector(value: Value) -> tuple[Requirement, ...]:
+    """Requirements on labels: a mapping of keys to values, or a list of them with their operators."""
     if isinstance(value.data, dict):
         return tuple(
             Requirement(key=key, values=tuple(entry.scalar_text() for entry in item.several()))
@@ -123,7 +124,8 @@ def _selector(value: Value) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def _write_selector(selector: tuple[Requirement, ...]) -> Any:
+def write_selector(selector: tuple[Requirement, ...]) -> Any:
+    """The shorter of the two ways to write them."""
     plain = [requirement for requirement in selector if requirement.op == "In" and len(requirement.values) == 1]
     if len(plain) == len(selector) == len({requirement.key for requirement in selector}):
         return {requirement.key: requirement.values[0] for requirement in selector}
@@ -140,13 +142,14 @@ def _tolerations(value: Value) -> tuple[Toleration, ...]:
 def _toleration(item: Value) -> Toleration:
     effect: Any
     if isinstance(item.data, dict):
-        fields = item.known("a toleration", ["key", "value", "effect"])
+        fields = item.known("a toleration", ["key", "value", "effect", "seconds"])
         effect = fields["effect"].word(EFFECTS) if "effect" in fields else ""
         return Toleration(
             key=fields["key"].scalar_text() if "key" in fields else "",
             value=fields["value"].scalar_text() if "value" in fields else "",
             any_value="value" not in fields,
             effect=effect,
+            seconds=fields["seconds"].whole(0, 10**9) if "seconds" in fields else msgspec.UNSET,
         )
     head, colon, effect = item.string().rpartition(":")
     if not colon or effect not in EFFECTS:
@@ -155,7 +158,7 @@ def _toleration(item: Value) -> Toleration:
     return Toleration(key=key, value=label, any_value=not equals, effect=effect)
 
 
-def _write_tolerations(tolerations: tuple[Toleration, ...]) -> list[dict[str, str]]:
+def _write_tolerations(tolerations: tuple[Toleration, ...]) -> list[dict[str, Any]]:
     return [
         {
             key: text
@@ -163,6 +166,7 @@ def _write_tolerations(tolerations: tuple[Toleration, ...]) -> list[dict[str, st
                 ("key", toleration.key, bool(toleration.key)),
                 ("value", toleration.value, not toleration.any_value),
                 ("effect", toleration.effect, bool(toleration.effect)),
+                ("seconds", toleration.seconds, toleration.seconds is not msgspec.UNSET),
             )
             if said
         }
@@ -304,7 +308,9 @@ TASK_FIELDS = (
         _texts,
         _one_or_list,
     ),
-    _field("selector", GroupRequest, "selector", "mapping or list", "Which labels a node must have.", _selector, _write_selector),
+    _field(
+        "selector", GroupRequest, "selector", "mapping or list", "Which labels a node must have.", read_selector, write_selector
+    ),
     _field(
         "tolerations",
         GroupRequest,

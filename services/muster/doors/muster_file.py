@@ -7,6 +7,8 @@ an error. `job_document` is the way back, and what it makes is read as the same 
 from pathlib import PurePosixPath
 from typing import Any
 
+from msgspec import UNSET
+
 from muster.doors.fields import (
     GROUP_KEYS,
     GROUPS_AT_MOST,
@@ -18,10 +20,14 @@ from muster.doors.fields import (
     Field,
 )
 from muster.doors.origin import Origin, is_name, submission
-from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.doors.placing import CONSTRAINT_FIELDS, PLACE_FIELDS
+from muster.events.jobs import Constraints, GroupRequest, JobRequest, JobRun, JobSubmitted
 from muster.reading.values import Value
 
 JOBS_MAX = 10_000
+_PLACE_KEYS = tuple(field.key for field in PLACE_FIELDS)
+ALL_GROUP_KEYS = (*GROUP_KEYS, *_PLACE_KEYS)
+ALL_JOB_KEYS = (*JOB_KEYS, *_PLACE_KEYS, *(field.key for field in CONSTRAINT_FIELDS))
 
 
 def read_job_file(documents: list[Value], origin: Origin) -> list[JobSubmitted]:
@@ -42,6 +48,7 @@ def job_document(job: JobSubmitted) -> dict[str, Any]:
     """The job as a document of a job file; what holds anyway is left out."""
     document: dict[str, Any] = {field.key: field.write(getattr(job, field.target)) for field in JOB_FIELDS}
     document |= _written(REQUEST_FIELDS, job.request)
+    document |= _written(CONSTRAINT_FIELDS, job.request.constraints or Constraints())
     groups = job.request.groups
     if len(groups) == 1 and groups[0].name == "task":
         document |= _written_group(groups[0])
@@ -58,7 +65,7 @@ def job_document(job: JobSubmitted) -> dict[str, Any]:
 def _job(entry: Value, origin: Origin) -> JobSubmitted:
     if not isinstance(entry.data, dict):
         raise entry.error(f"must be a job (a mapping such as {{name: train, gpus: 1, command: ...}}), not {entry.said()}")
-    fields = entry.known("a job", JOB_KEYS)
+    fields = entry.known("a job", ALL_JOB_KEYS)
     if "name" not in fields:
         raise entry.error("has no name: a job needs one")
     for key in ("name", "user", "queue"):
@@ -68,18 +75,20 @@ def _job(entry: Value, origin: Origin) -> JobSubmitted:
                 f"not {fields[key].said()}"
             )
     if "groups" in fields:
-        for field in TASK_FIELDS:
+        for field in (*TASK_FIELDS, *PLACE_FIELDS):
             if field.key in fields:
                 raise fields[field.key].error("must stand in the groups: a job with groups has none of its own")
         items = fields["groups"].items("groups")
         if not 1 <= len(items) <= GROUPS_AT_MOST:
             raise fields["groups"].error(f"must be 1 to {GROUPS_AT_MOST} groups, not {len(items)}")
-        groups = tuple(_group(item, item.known("a group", GROUP_KEYS), True) for item in items)
+        groups = tuple(_group(item, item.known("a group", ALL_GROUP_KEYS), True) for item in items)
     else:
         groups = (_group(entry, fields, False),)
     said = {"job": origin.new_id(), "user": origin.user, "queue": origin.queue, "submitted_us": origin.submitted_us}
     said |= _read(JOB_FIELDS, fields)
-    said["request"] = JobRequest(groups=groups, **_read(REQUEST_FIELDS, fields))
+    constraints = Constraints(**_read(CONSTRAINT_FIELDS, fields))
+    asked = constraints if constraints != Constraints() else UNSET
+    said["request"] = JobRequest(groups=groups, constraints=asked, **_read(REQUEST_FIELDS, fields))
     run = _read(RUN_FIELDS, fields)
     said["run"] = JobRun(**run | {"directory": _directory(run, origin)})
     return submission(said, entry.file, entry.line, entry.key)
@@ -92,7 +101,7 @@ def _directory(run: dict[str, Any], origin: Origin) -> str:
 
 
 def _group(item: Value, fields: dict[str, Value], named: bool) -> GroupRequest:
-    said = _read(TASK_FIELDS, fields)
+    said = _read((*TASK_FIELDS, *PLACE_FIELDS), fields)
     if named:
         if "name" not in fields:
             raise item.error("has a group without a name")
@@ -119,6 +128,6 @@ def _written(table: tuple[Field, ...], part: Any) -> dict[str, Any]:
 
 
 def _written_group(group: GroupRequest) -> dict[str, Any]:
-    document = _written(TASK_FIELDS, group)
+    document = _written((*TASK_FIELDS, *PLACE_FIELDS), group)
     document.pop("min", None)
     return document if group.min == group.count else document | {"min": group.min}

@@ -56,11 +56,11 @@ class Around:
         self._position = upto
         return self.busy
 
-    def holding(self, term: JobTerm, own: Job | None = None) -> int:
-        """The rows of the domains in which a task of a job is held that the term is about."""
+    def holding(self, term: JobTerm, own: Job | None = None, kept: bool = True) -> int:
+        """The rows of the domains in which a task of a job is held, or has a place kept, that the term is about."""
         counted = self.state.ledger.tags.watch(term, self.state.ledger.nodes)
         bits = self._rows(counted)
-        for nomination in self.kept():
+        for nomination in self.kept() if kept else ():
             if counted.about(nomination.instance.job) and nomination.instance.job is not own:
                 bits |= self._of(nomination, term.by)
         return bits

@@ -151,6 +151,7 @@ class Bound:
 
     def _side_by_side(self, job: Job, places: Sequence[Placement], other: Job, theirs: Sequence[Placement]) -> bool:
         topology = self.around.topology
+        topology.refresh()
         shared = dict.fromkeys([place.row for place in places])
         rows = [place for place in theirs if place.row in shared]
         alone = any(each.gang.rules is not None and each.gang.rules.exclusive for each in (job, other))
@@ -176,7 +177,11 @@ class Bound:
 
     def required(self, job: Job, rules: Rules) -> tuple[str, ...]:
         """The levels within which the job stays: those it names, and those of its own likes where it is the first of them."""
-        own = [term.by for term in rules.affinity if term.required and Counted(term).about(job) and not self.around.holding(term)]
+        own = [
+            term.by
+            for term in rules.affinity
+            if term.required and Counted(term).about(job) and not self.around.holding(term, kept=False)
+        ]
         return (*rules.required, *own)
 
     def _wished(self, job: Job, rules: Rules, allowed: int) -> int:
@@ -184,7 +189,7 @@ class Bound:
         rows = allowed
         for term in rules.affinity:
             if not term.required:
-                rows &= self.around.holding(term)
+                rows &= self.around.holding(term, kept=False)
         for term in rules.anti_affinity:
             if not term.required:
                 rows &= ~self.around.holding(term, own=job)

@@ -91,7 +91,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         shape = job.gang.shapes[group]
         found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
         never = never or (registered > 0 and not _ever(state, placer, shape))
-        kept, passing = kept_off(placer, job, passing)
+        kept, passing = kept_off(placer, job, passing) if job.gang.special or placer.bound.around.crowded else ([], passing)
         found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
             found += unfree(state, shape, name, passing)

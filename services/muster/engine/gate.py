@@ -32,7 +32,7 @@ def gate(state: State, job: Job) -> str:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:
         return f"{state.pending_total - len(job.instances)} instances wait already; at most {state.policy.pending_max} may"
-    for name, each in JOB_FILTERS.items():
+    for name, each in JOB_FILTERS.items() if job.gang.special else ():
         field = each.asked(job.request)
         if field and name not in job_filters(state.policy):
             return f"it asks for {field}, and policy {state.policy.name} has no {name!r} in policy.job_filters"

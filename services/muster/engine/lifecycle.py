@@ -77,7 +77,7 @@ def hopeless(state: State, job: Job) -> Event:
 def evicted(state: State, instance: Instance) -> Event | None:
     """It put up with a taint for as long as it was to."""
     attempt = instance.attempt
-    if attempt is None or attempt.phase == "stop" or not any(due_us <= state.at_us for due_us in attempt.evictions.values()):
+    if attempt is None or attempt.phase == "stop" or not attempt.evictions or min(attempt.evictions.values()) > state.at_us:
         return None
     return _leave(state, attempt, "taint", "", 0)
 

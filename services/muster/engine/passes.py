@@ -98,7 +98,8 @@ class Pass:
         aging = state.policy.aging_after_us
         for waiting in state.pending.classes.values():
             if waiting.count:
-                vain = waiting.memo is not None and self._in_vain(waiting)
+                # Who starts before a class with rules may let it start: whether it is asked in vain is seen at its turn.
+                vain = waiting.memo is not None and waiting.gang.rules is None and self._in_vain(waiting)
                 if vain and backfill is None:
                     passed.append(waiting)
                     continue

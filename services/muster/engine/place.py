@@ -101,10 +101,12 @@ class Placer:
             finally:
                 self.bound.only = before
         excluded = closed | (self.excluded(job.avoid) if job.avoid else 0)
-        if self.bound.around.crowded:
+        tags = self.state.ledger.tags
+        if (tags.carried or tags.owners or self.state.nominations) and self.bound.around.crowded:
             excluded |= self.bound.closed(job)
         if gang.single:
-            spot = self.one(gang.shapes[0], excluded)
+            shape = gang.shapes[0]
+            spot = self.picker.one(self.cache.of(shape), excluded) if shape.strict is None else self.one(shape, excluded)
             return None if spot is None else (Placement(0, *spot),)
         return self.places(job, gang, gang.minima, gang.counts, gang.offsets, excluded)
 

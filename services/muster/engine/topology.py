@@ -19,24 +19,25 @@ class Topology:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.position = -1
+        """Until somebody asks nothing is looked at."""
+        self._forget()
+
+    def _forget(self) -> None:
         self.levels: dict[str, Domains] = {level: {} for level in LEVELS}
         self.named: dict[str, int] = dict.fromkeys(LEVELS, 0)
         """The rows that are in some domain of a level."""
         self._known: dict[int, tuple[str, ...]] = {}
-        for node in ledger.nodes:
-            if node is not None:
-                self._add(node)
-        self.position = ledger.altered_upto
 
     def refresh(self) -> None:
         """Take in the rows that were altered since."""
         upto = self.ledger.altered_upto
         if upto == self.position:
             return
-        rows = self.ledger.altered_since(self.position)
+        rows = self.ledger.altered_since(self.position) if self.position >= 0 else None
         if rows is None:
-            self.__init__(self.ledger)  # type: ignore[misc]
-            return
+            self._forget()
+            rows = list(range(len(self.ledger.nodes)))
         for row in dict.fromkeys(rows):
             self._drop(row)
             node = self.ledger.nodes[row]

@@ -110,6 +110,7 @@ def _single(sentence: str) -> str:
 def _whole(placer: Placer, job: Job, node: Node) -> list[str]:
     """Where a task fits: what of the whole instance would not."""
     rules = job.gang.rules
+    placer.bound.around.topology.refresh()
     for level in placer.bound.required(job, rules) if rules is not None else ():
         value = domain_of(node.name, node.spec, level)
         rows = placer.bound.around.topology.rows(level, value)

@@ -13,8 +13,8 @@ from muster.verify.world import AttemptKey, Instance, Job, Node, World
 Place = tuple[GroupRequest, Node, tuple[int, ...]]
 """A task: what it asks for, where it is, on which devices."""
 
-Held = tuple[Job, GroupRequest, Node, tuple[int, ...]]
-"""The same of somebody else, with his job."""
+Held = tuple[Job, GroupRequest, Node, tuple[int, ...], bool]
+"""The same of somebody else, with his job; and whether he is there, or has it kept only."""
 
 
 def constraint_fault(world: World, asker: Instance, new: list[Place], gone: dict[AttemptKey, None]) -> str:
@@ -26,10 +26,11 @@ def constraint_fault(world: World, asker: Instance, new: list[Place], gone: dict
     others = list(_held(world, asker, gone))
     return (
         _topology(asked, mine + new)
-        or _affinity(job, asked, mine, new, others)
+        or _near(job, asked, mine, new, [held for held in others if held[4]])
+        or _away(job, asked, mine, new, others)
         or _alone(job, asked, new, others)
-        or _ports(new, [*mine, *[held[1:] for held in others]])
-        or _numa(new, [*mine, *[held[1:] for held in others]])
+        or _ports(new, [*mine, *[held[1:4] for held in others]])
+        or _numa(new, [*mine, *[held[1:4] for held in others]])
         or _licences(world, asker, asked, gone)
     )
 
@@ -49,12 +50,12 @@ def _held(world: World, asker: Instance, gone: dict[AttemptKey, None]) -> Iterab
     for node in world.rows.values():
         for task in node.tasks:
             if task.attempt.instance is not asker and task.attempt.key not in gone:
-                yield task.attempt.instance.job, task.group, node, task.devices
+                yield task.attempt.instance.job, task.group, node, task.devices, True
     for kept in world.nominations.values():
         if kept.instance is not asker and not outranks(world, asker, kept.instance):
             for node, uses in kept.uses.items():
                 for group, devices in uses:
-                    yield kept.instance.job, group, node, devices
+                    yield kept.instance.job, group, node, devices, False
 
 
 def _topology(asked: Constraints, places: list[Place]) -> str:
@@ -77,21 +78,25 @@ def _about(term: JobTerm, job: Job) -> bool:
     return all(meets(job.request.labels.get(one.key), one) for one in term.labels)
 
 
-def _affinity(job: Job, asked: Constraints, mine: list[Place], new: list[Place], others: list[Held]) -> str:
+def _near(job: Job, asked: Constraints, mine: list[Place], new: list[Place], others: list[Held]) -> str:
     for term in asked.affinity if new else ():
-        there = {domain(node, term.by): None for other, _, node, _ in others if _about(term, other)}
+        there = {domain(node, term.by): None for other, _, node, *_ in others if _about(term, other)}
         there |= {domain(node, term.by): None for _, node, _ in mine if _about(term, job)}
         here = dict.fromkeys([domain(node, term.by) for _, node, _ in new])
         first = not there and _about(term, job) and len(here) == 1
         if term.required and not first and any(not one or one not in there for one in here):
             return f"it wants to be near {term.labels} and is in {term.by} {list(here)}, they in {list(there)}"
+    return ""
+
+
+def _away(job: Job, asked: Constraints, mine: list[Place], new: list[Place], others: list[Held]) -> str:
     for term in asked.anti_affinity:
-        there = {domain(node, term.by): None for other, _, node, _ in others if _about(term, other)}
+        there = {domain(node, term.by): None for other, _, node, *_ in others if _about(term, other)}
         there.pop("", None)
         own = [domain(node, term.by) for _, node, _ in [*mine, *new] if _about(term, job) and domain(node, term.by)]
         if term.required and (len(dict.fromkeys(own)) < len(own) or any(domain(node, term.by) in there for _, node, _ in new)):
             return f"it wants to be away from {term.labels}, who are in {term.by} {list(there)} {own}"
-    for other, _, node, _ in others:
+    for other, _, node, *_ in others:
         for term in asked_by(other).anti_affinity:
             if term.required and _about(term, job) and domain(node, term.by):
                 if any(domain(place, term.by) == domain(node, term.by) for _, place, _ in new):
@@ -101,7 +106,7 @@ def _affinity(job: Job, asked: Constraints, mine: list[Place], new: list[Place],
 
 def _alone(job: Job, asked: Constraints, new: list[Place], others: list[Held]) -> str:
     rows = {node.row: node.name for _, node, _ in new}
-    for other, _, node, _ in others:
+    for other, _, node, *_ in others:
         if other is not job and node.row in rows and (asked.exclusive or asked_by(other).exclusive):
             return f"{node.name} is shared with another job, and one of the two wants it for itself"
     return ""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from muster.doors.fields import JOB_FIELDS, REQUEST_FIELDS, RUN_FIELDS, TASK_FIELDS, Field, bounds
+from muster.doors.placing import CONSTRAINT_FIELDS, PLACE_FIELDS
 
 _HEAD = """\
 # Job files
@@ -81,6 +82,8 @@ def reference() -> str:
         _section("The job", JOB_FIELDS),
         _section("What decisions read", REQUEST_FIELDS),
         _section("Each task", TASK_FIELDS, "These stand in the job, or in each of its groups beside the group's `name`."),
+        _section("Each task's node", PLACE_FIELDS, "Likewise. What they mean in full stands in docs/constraints.md."),
+        _section("All places together", CONSTRAINT_FIELDS, "These stand in the job. See docs/constraints.md."),
         _section("What is run", RUN_FIELDS, "No decision reads these."),
         _TAIL,
     ]

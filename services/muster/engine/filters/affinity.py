@@ -29,7 +29,7 @@ class AffinityFilter:
         return among & ~around.unwelcome(job)
 
     def _near(self, around: Around, job: Job, term: JobTerm) -> int:
-        found = around.holding(term)
+        found = around.holding(term, kept=False)
         if not found and Counted(term).about(job):  # the first of its kind has nobody to be with
             around.topology.refresh()
             return around.topology.named[term.by]
