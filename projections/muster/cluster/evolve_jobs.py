@@ -7,9 +7,9 @@ and emptied by the decision.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from muster.cluster.charging import charge_attempt, charge_less, enter_queue, leave_queue, uncharge_attempt
 from muster.cluster.check import broken, check
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, job_of
-from muster.cluster.queuetree import QueueTree, task_amounts, tasks_amounts
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -53,21 +53,10 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     pending = state.pending
     user = ""
     if state.tree is not None:
-        user = _enter_queue(state.tree, job)
+        user = enter_queue(state.tree, job)
     for instance in job.instances:
         pending.add(instance, False, user)
     state.pending_total += len(job.instances)
-
-
-def _enter_queue(tree: QueueTree, job: Job) -> str:
-    """What the queue says of a job that comes; its user, if the queue tells users apart."""
-    queue = tree.of(job.queue)
-    queue.open += 1
-    if not job.priority and queue.spec is not None:
-        job.priority = queue.spec.default_priority
-    if job.limit_us is None:
-        job.limit_us = tree.max_time_us(queue)
-    return job.user if tree.tells_users(queue) else ""
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -185,26 +174,9 @@ def release(state: State, task: Task, phase: str) -> None:
     attempt = task.attempt
     attempt.held -= 1
     if attempt.charge is not None:
-        _charge_less(state, attempt, task)
+        charge_less(state, attempt, task)
     if not attempt.held:
         state.todo[attempt.instance] = None
-
-
-def _charge_less(state: State, attempt: Attempt, task: Task) -> None:
-    """The queue is not charged for this task any more; with the last one it is not for the instance."""
-    tree, charge = state.tree, attempt.charge
-    assert tree is not None
-    assert charge is not None
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    if attempt.held:
-        less = task_amounts(task.shape, task.node, task.devices)
-        attempt.charge = {what: amount - less.get(what, 0) for what, amount in charge.items()}
-    else:
-        less = charge
-        attempt.charge = None
-        queue.attempts.pop(attempt, None)
-    tree.release(queue, job.user, less)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
@@ -399,7 +371,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     uncount(attempt)
     if state.tree is not None:
         if attempt.charge is not None:
-            _uncharge(state, attempt)
+            uncharge_attempt(state, attempt)
         state.tree.stopping[attempt] = None
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
@@ -409,27 +381,6 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
         state.todo.pop(instance, None)
     else:
         state.todo[instance] = None
-
-
-def charge_attempt(tree: QueueTree, attempt: Attempt) -> None:
-    """Its queue is charged with what its tasks hold, from now on."""
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding])
-    queue.attempts[attempt] = None
-    tree.charge(queue, job.user, charge)
-
-
-def _uncharge(state: State, attempt: Attempt) -> None:
-    """Its queue is not charged for it any more."""
-    tree, charge = state.tree, attempt.charge
-    assert tree is not None
-    assert charge is not None
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    attempt.charge = None
-    queue.attempts.pop(attempt, None)
-    tree.release(queue, job.user, charge)
 
 
 def _stop_ordered(state: State, event: StopOrdered) -> None:
@@ -511,14 +462,8 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     if not job.open:
         job.over_us = at_us
         if state.tree is not None:
-            _leave_queue(state.tree, job)
+            leave_queue(state.tree, job)
         state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
-
-
-def _leave_queue(tree: QueueTree, job: Job) -> None:
-    queue = tree.of(job.queue)
-    queue.open -= 1
-    tree.drop_if_empty(queue)
 
 
 def set_forget(state: State, job: Job) -> None:
@@ -560,7 +505,7 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     if attempt.charge is not None:
-        _uncharge(state, attempt)
+        uncharge_attempt(state, attempt)
     _place(state, attempt, event.placements)
     if state.tree is not None:
         charge_attempt(state.tree, attempt)

@@ -6,7 +6,8 @@ What cannot be said of the tree (`muster.cluster.queuetree.fault`) changes nothi
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from muster.cluster.evolve_jobs import charge_attempt, enqueue
+from muster.cluster.charging import charge_attempt
+from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.queuetree import Queue, QueueTree, fault, nominated_amounts
 from muster.cluster.state import State
 from muster.events.base import Event
