@@ -42,6 +42,7 @@ def plant(state: State, specs: Sequence[tuple[QueueSet, bool]] = ()) -> QueueTre
     """The tree begins, with these queues, the parents first; the closed ones marked. All is counted from scratch."""
     tree = state.tree = QueueTree()
     state.pending.index()
+    state.ledger.planning = 0
     for spec, closed in specs:
         queue = tree.put(spec)
         if closed:

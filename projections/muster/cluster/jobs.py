@@ -163,7 +163,8 @@ def job_of(
     array = request.array
     if array is None:
         job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, 1)
-        job.limit_us = request.time_limit_us
+        if request.time_limit_us is not None:
+            job.limit_us = request.time_limit_us
         job.instances = [Instance(job, 0, (id, 0), (*place, 0))]
         return job
     job = Job(id, name, user, queue, request, run, gang, place, at_us, request.priority, array)
