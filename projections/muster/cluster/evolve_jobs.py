@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.cluster import dependencies
+from muster.cluster.charging import charge_attempt, enter_queue, leave_queue, uncharge_attempt
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_tasks import limit_of, on_broken_device, set_immune, set_timer, short_of_members, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.patience import note_taints, set_eviction
 from muster.cluster.plans import dropped, length_us
-from muster.cluster.queuetree import QueueTree, tasks_amounts
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -55,7 +55,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     state.arrived.append(job)
     user = ""
     if state.tree is not None:
-        user = _enter_queue(state.tree, job)
+        user = enter_queue(state.tree, job)
     length = length_us(state.policy, job) if state.plans.on else 0
     state.pending_total += len(job.instances)
     if state.dependents or request.after:
@@ -65,17 +65,6 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     pending = state.pending
     for instance in job.instances if job.next == len(job.instances) else job.instances[: job.next]:
         pending.add(instance, False, user, length)
-
-
-def _enter_queue(tree: QueueTree, job: Job) -> str:
-    """What the queue says of a job that comes; its user, if the queue tells users apart."""
-    queue = tree.of(job.queue)
-    queue.open += 1
-    if not job.priority and queue.spec is not None:
-        job.priority = queue.spec.default_priority
-    if job.limit_us is None:
-        job.limit_us = tree.max_time_us(queue)
-    return job.user if tree.tells_users(queue) else ""
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -269,7 +258,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     uncount(attempt)
     if state.tree is not None:
         if attempt.charge is not None:
-            _uncharge(state, attempt)
+            uncharge_attempt(state, attempt)
         state.tree.stopping[attempt] = None
     state.stopping += 1
     for task in attempt.tasks.values():  # somebody who waits may now count on its places
@@ -283,27 +272,6 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
         state.todo.pop(instance, None)
     else:
         state.todo[instance] = None
-
-
-def charge_attempt(tree: QueueTree, attempt: Attempt) -> None:
-    """Its queue is charged with what its tasks hold, from now on."""
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding])
-    queue.attempts[attempt] = None
-    tree.charge(queue, job.user, charge)
-
-
-def _uncharge(state: State, attempt: Attempt) -> None:
-    """Its queue is not charged for it any more."""
-    tree, charge = state.tree, attempt.charge
-    assert tree is not None
-    assert charge is not None
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    attempt.charge = None
-    queue.attempts.pop(attempt, None)
-    tree.release(queue, job.user, charge)
 
 
 def _stop_ordered(state: State, event: StopOrdered) -> None:
@@ -388,7 +356,7 @@ def _end(state: State, instance: Instance, outcome: str, reason: str, code: int 
     if not job.open:
         job.over_us = at_us
         if state.tree is not None:
-            _leave_queue(state.tree, job)
+            leave_queue(state.tree, job)
         state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
         if job.held:
             dependencies.let_go(state, job)
@@ -413,12 +381,6 @@ def _look(state: State, job: Job) -> None:
         for instance in free.instances[: free.next]:
             if instance.phase == "pending":
                 enqueue(state, instance)
-
-
-def _leave_queue(tree: QueueTree, job: Job) -> None:
-    queue = tree.of(job.queue)
-    queue.open -= 1
-    tree.drop_if_empty(queue)
 
 
 def set_forget(state: State, job: Job) -> None:
@@ -449,7 +411,7 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         old = attempt.tasks.get(placement.rank)
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     if attempt.charge is not None:
-        _uncharge(state, attempt)
+        uncharge_attempt(state, attempt)
     _place(state, attempt, event.placements)
     if state.tree is not None:
         charge_attempt(state.tree, attempt)

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
+from muster.cluster.charging import charge_attempt
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_jobs import charge_attempt
 from muster.cluster.evolve_tasks import fault, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node

@@ -6,7 +6,8 @@ What cannot be said of the tree (`muster.cluster.queuetree.fault`) changes nothi
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from muster.cluster.evolve_jobs import charge_attempt, enqueue
+from muster.cluster.charging import charge_attempt
+from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.queuetree import Queue, QueueTree, fault, nominated_amounts
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -41,6 +42,7 @@ def plant(state: State, specs: Sequence[tuple[QueueSet, bool]] = ()) -> QueueTre
     """The tree begins, with these queues, the parents first; the closed ones marked. All is counted from scratch."""
     tree = state.tree = QueueTree()
     state.pending.index()
+    state.ledger.planning = 0
     for spec, closed in specs:
         queue = tree.put(spec)
         if closed:

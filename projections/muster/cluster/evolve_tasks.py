@@ -6,9 +6,9 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+from muster.cluster.charging import charge_less
 from muster.cluster.jobs import Attempt, Fault, Instance, Task
 from muster.cluster.patience import note_taints
-from muster.cluster.queuetree import task_amounts
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.nodes import TaskExited, TaskMissing, TaskReady, TaskStarted
@@ -101,26 +101,9 @@ def release(state: State, task: Task, phase: str) -> None:
         note_taints(state, attempt, task.node)
     attempt.held -= 1
     if attempt.charge is not None:
-        _charge_less(state, attempt, task)
+        charge_less(state, attempt, task)
     if not attempt.held:
         state.todo[attempt.instance] = None
-
-
-def _charge_less(state: State, attempt: Attempt, task: Task) -> None:
-    """The queue is not charged for this task any more; with the last one it is not for the instance."""
-    tree, charge = state.tree, attempt.charge
-    assert tree is not None
-    assert charge is not None
-    job = attempt.instance.job
-    queue = tree.of(job.queue)
-    if attempt.held:
-        less = task_amounts(task.shape, task.node, task.devices)
-        attempt.charge = {what: amount - less.get(what, 0) for what, amount in charge.items()}
-    else:
-        less = charge
-        attempt.charge = None
-        queue.attempts.pop(attempt, None)
-    tree.release(queue, job.user, less)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:

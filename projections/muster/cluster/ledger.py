@@ -69,10 +69,10 @@ class Ledger:
         """The position after the newest note of `freed`."""
         self.released: list[int] = []
         """Rows on which something became available since the newest note of `freed`."""
-        self.planning = 0
-        """How many plans are being tried: what they free is taken back."""
+        self.planning = 1
+        """How many plans are being tried, whose frees are taken back; one more where nobody follows `truly`."""
         self.truly = Freed()
-        """Rows on which something became available and not only in a plan."""
+        """Rows on which something became available and not only in a plan: noted where queues stand in a tree."""
         self.altered: list[int] = []
         self.altered_base = 0
         self.altered_upto = 0

@@ -345,12 +345,14 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
     if job.gang.rules is not None and (job.gang.rules.licences or job.gang.rules.anti_affinity):
         bits = state.ledger.registered  # whose leaving helps need not be where the job goes
     bits &= placer.bound.only
-    if grounds is not None:
-        bits &= grounds.rows()
     stopping: dict[tuple[str, int], Attempt] = {}
     candidates: dict[tuple[str, int], Attempt] = {}
-    for row in rows_of(bits):
-        dying, victims = _on(state, state.ledger.node(row), job, grounds)
+    if grounds is not None:
+        dying, victims = grounds.on(bits)
+        stopping = {attempt.instance.key: attempt for attempt in dying}
+        candidates = {attempt.instance.key: attempt for attempt in victims}
+    for row in rows_of(bits) if grounds is None else ():
+        dying, victims = _on(state, state.ledger.node(row), job)
         stopping.update([(attempt.instance.key, attempt) for attempt in dying])
         candidates.update([(attempt.instance.key, attempt) for attempt in victims])
     if anywhere and grounds is not None:
@@ -363,7 +365,7 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
     with Plan(state) as plan:
         for attempt in stopping.values():
             plan.without(attempt)
-        gone = _fewest_first(plan, placer, job, ordered)
+        gone = (_fewest_first if grounds is None else _few_first)(plan, placer, job, ordered)
         if gone is None:
             return None
         places = placer.find(job)
@@ -397,6 +399,36 @@ def _fewest_first(plan: Plan, placer: Finder, job: Job, ordered: Sequence[Attemp
             high = middle
     plan.undo(start)
     for attempt in ordered[:high]:
+        plan.without(attempt)
+    return list(ordered[:high])
+
+
+def _few_first(plan: Plan, placer: Finder, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:
+    """The same, by trying twice as many each time: where very many may go and few have to."""
+    if placer.find(job) is not None:
+        return []
+    low, high = 0, 0
+    while True:
+        low, high = high, min(len(ordered), max(8, 2 * high))
+        if low == high:
+            return None
+        start = plan.mark()
+        for attempt in ordered[low:high]:
+            plan.without(attempt)
+        if placer.find(job) is not None:
+            break
+    first = low
+    while high - low > 1:
+        middle = (low + high) // 2
+        plan.undo(start)
+        for attempt in ordered[first:middle]:
+            plan.without(attempt)
+        if placer.find(job) is None:
+            low = middle
+        else:
+            high = middle
+    plan.undo(start)
+    for attempt in ordered[first:high]:
         plan.without(attempt)
     return list(ordered[:high])
 

@@ -110,11 +110,12 @@ class Grounds:
         for each in theirs:
             if each not in self._base:
                 self._base[each] = dict(each.charged)
+        gpus = all(each.charged.get("gpus", 0) > each.guarantee.get("gpus", 0) for each in theirs)
         for attempt in queue.attempts:
             charge = attempt.charge
             if charge is None or attempt in self.victims or not _may_go(state, queue, attempt, least_us):
                 continue
-            if all(borrowed(each.charged, each.guarantee, charge) for each in theirs):
+            if (gpus and charge.get("gpus")) or all(borrowed(each.charged, each.guarantee, charge) for each in theirs):
                 self.victims[attempt] = None
                 self._crossing[attempt] = theirs
 
@@ -146,14 +147,28 @@ class Grounds:
                         left[queue][what] = left[queue].get(what, 0) - amount
         return taken
 
+    def on(self, bits: int) -> tuple[list[Attempt], list[Attempt]]:
+        """What stops anyway, and the victims, that hold something on these rows."""
+        rows = bits.to_bytes(len(self._state.ledger.nodes) // 8 + 1, "little")
+
+        def there(attempt: Attempt) -> bool:
+            for task in attempt.tasks.values():
+                row = task.node.row
+                if task.holding and rows[row >> 3] >> (row & 7) & 1:
+                    return True
+            return False
+
+        return [each for each in self._tree.stopping if there(each)], [each for each in self.victims if there(each)]
+
     def rows(self) -> int:
         """The rows on which a victim holds something, or what stops anyway, as bits."""
-        bits = 0
+        places = bytearray(len(self._state.ledger.nodes) // 8 + 1)
         for attempt in (*self.victims, *self._tree.stopping):
             for task in attempt.tasks.values():
                 if task.holding:
-                    bits |= 1 << task.node.row
-        return bits
+                    row = task.node.row
+                    places[row >> 3] |= 1 << (row & 7)
+        return int.from_bytes(places, "little")
 
 
 def _in_some_order(charged: Charge, guarantee: Charge, charges: Sequence[Charge]) -> bool:

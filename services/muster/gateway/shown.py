@@ -455,7 +455,7 @@ def _job_line(job: Job, over: bool) -> JobLine:
     return JobLine(
         job=job_row(job),
         array=job.request.array is not None,
-        time_limit_us=job.request.time_limit_us,
+        time_limit_us=job.limit_us,
         cpu_milli=sum([group.count * group.cpu_milli for group in job.request.groups]),
         command=" ".join([word[:COMMAND_MAX] for word in job.run.command[:2]])[:COMMAND_MAX],
         directory=job.run.directory,

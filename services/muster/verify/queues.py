@@ -29,6 +29,7 @@ class Books:
         self.closed: dict[str, None] = {}
         self.charged: dict[str, Sum] = {}
         self.users: dict[tuple[str, str], Sum] = {}
+        self.lending = False  # some queue does not lend all that it is promised
         self._promised: tuple[int, dict[str, Sum], Sum] | None = None
 
     # What is said
@@ -52,6 +53,7 @@ class Books:
             self.said[event.queue] = event
             self.closed.pop(event.queue, None)
         self._promised = None
+        self.lending = any(asked(spec.lend) for name, spec in self.said.items() if name not in self.closed)
         self.count()
 
     def _rises(self, said: dict[str, QueueSet], name: str) -> bool:
@@ -174,7 +176,7 @@ class Books:
                 for what, amount in most.items():
                     if more[what] > 0 and sums[what] > amount:
                         return f"queue {name} is charged with {sums[what]} {what}{whose}, its limit is {amount}"
-        return self._unlent(job, more)
+        return self._unlent(job, more) if self.lending else ""
 
     def _unlent(self, job: "Job", more: Sum) -> str:
         """Whether what others do not lend is left."""
