@@ -24,7 +24,7 @@ from muster.engine.emit import Emitter
 from muster.engine.horizon import Horizon
 from muster.engine.nodeindex import rows_of
 from muster.engine.plan import Plan
-from muster.engine.profile import curve, tasks_that_fit
+from muster.engine.profile import curve, less, tasks_that_fit
 from muster.events.decisions import PlanDropped, StartPlanned
 from muster.events.operations import Backfill as Settings
 
@@ -184,8 +184,7 @@ class Backfill:
         """Whether one task fits beside what is barred."""
         if not candidates.bits >> node.row & 1:
             return False
-        amounts = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
-        return tasks_that_fit(node, candidates.shape, [a - b for a, b in zip(amounts, barred, strict=True)], 1) > 0
+        return tasks_that_fit(node, candidates.shape, less(node, barred), 1) > 0
 
     # Planning
 
