@@ -44,6 +44,7 @@ COMMANDS = {
     "log": "muster.cli.log",
     "at": "muster.cli.at",
     "explain": "muster.cli.explain",
+    "eta": "muster.cli.eta",
     "convert": "muster.cli.convert",
     "bus": "muster.cli.bus",
     "agent": "muster.cli.agent",

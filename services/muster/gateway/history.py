@@ -20,6 +20,7 @@ from muster.cluster import snapshot
 from muster.cluster.evolve import apply
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
+from muster.engine.eta import eta
 from muster.engine.explain import explain
 from muster.events.codec import decode_envelope, digest, open_envelope
 from muster.events.decisions import InstanceBound, MembersReplaced
@@ -47,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, nodes, node, queues or state; in the past places too."""
+    """jobs, elements, job, explain, eta, nodes, node, queues or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -108,7 +109,7 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
         return shown.job_shown(state, job)
     if question.instance >= len(job.instances):
         raise Refused(404, f"job {job.id} has the instances 0 to {len(job.instances) - 1}, not {question.instance}")
-    return explain(state, job.id, question.instance)
+    return (eta if what == "eta" else explain)(state, job.id, question.instance)
 
 
 class History:
