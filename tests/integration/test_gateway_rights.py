@@ -23,6 +23,7 @@ READS = (
     "GET /v1/elements",
     "GET /v1/jobs",
     "GET /v1/jobs/{job}",
+    "GET /v1/jobs/{job}/eta",
     "GET /v1/jobs/{job}/events",
     "GET /v1/jobs/{job}/explain",
     "GET /v1/jobs/{job}/output",

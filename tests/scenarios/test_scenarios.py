@@ -68,6 +68,7 @@ NOTICED_BY = {
     "no-liveness": "H3",
     "silent-is-over": "T6",
     "unread-is-missing": "H3-unreadable",
+    "no-backfill": "S1",
     "no-quarantine": "H1",
     "endless-flap-window": "H1-window",
     "devices-by-place": "D11-failed",

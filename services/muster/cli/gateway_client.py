@@ -23,6 +23,7 @@ from muster.events.jobs import JobSubmitted
 from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown, QueueList
 
 if TYPE_CHECKING:
+    from muster.engine.eta import Eta
     from muster.engine.explain import Explanation
     from muster.engine.whynot import WhyNot
 
@@ -183,6 +184,12 @@ class Gateway:
         from muster.engine.whynot import WhyNot  # it loads NumPy, which no other command needs
 
         return self._get(f"/jobs/{_part(job)}/why-not/{_part(node)}", WhyNot, {"instance": instance, **_at(at)})
+
+    def eta(self, job: str, instance: int = 0, at: int = 0) -> "Eta":
+        """When it is to start."""
+        from muster.engine.eta import Eta  # it loads NumPy, which no other command needs
+
+        return self._get(f"/jobs/{_part(job)}/eta", Eta, {"instance": instance, **_at(at)})
 
     def nodes(self, at: int = 0) -> NodeList:
         """All nodes."""

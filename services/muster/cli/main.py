@@ -47,6 +47,7 @@ COMMANDS = {
     "history": "muster.cli.history",
     "explain": "muster.cli.explain",
     "why-not": "muster.cli.why_not",
+    "eta": "muster.cli.eta",
     "convert": "muster.cli.convert",
     "bus": "muster.cli.bus",
     "agent": "muster.cli.agent",

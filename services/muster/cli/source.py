@@ -10,6 +10,7 @@ from muster.cli.output import Failure
 from muster.gateway import shown
 
 if TYPE_CHECKING:
+    from muster.engine.eta import Eta
     from muster.engine.explain import Explanation
     from muster.engine.whynot import WhyNot
 
@@ -86,6 +87,15 @@ class LogSource:
         if self.state.node(node) is None:
             raise Failure(f"there is no node {node!r} at cycle {self.state.number}")
         return why_not(self.state, found.id, node, instance)
+
+    def eta(self, job: str, instance: int = 0, at: int = 0) -> "Eta":
+        """When it is to start."""
+        from muster.engine.eta import eta  # it loads NumPy, which no other command needs
+
+        found = find_job(self.state, job)
+        if not 0 <= instance < len(found.instances):
+            raise Failure(f"{found.name} has the instances 0 to {len(found.instances) - 1}, not {instance}")
+        return eta(self.state, found.id, instance)
 
 
 def open_source(gateway: str, log: str | None, at: int, cell: str | None = None) -> Gateway | LogSource:

@@ -21,10 +21,10 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.state import State
 from muster.engine.candidates import CandidateCache, Candidates
 from muster.engine.emit import Emitter
-from muster.engine.horizon import Horizon
+from muster.engine.horizon import Horizon, with_room
 from muster.engine.nodeindex import rows_of
 from muster.engine.plan import Plan
-from muster.engine.profile import curve, tasks_that_fit
+from muster.engine.profile import curve, less, tasks_that_fit
 from muster.events.decisions import PlanDropped, StartPlanned
 from muster.events.operations import Backfill as Settings
 
@@ -120,7 +120,7 @@ class Backfill:
         """Take off, in the plan, what the asker may not have; the rows on which nothing of what it wants is left, as bits."""
         bits = 0
         for candidates in wanted:
-            bits |= candidates.bits & self._with_room(candidates)
+            bits |= candidates.bits & with_room(self.state.ledger, candidates.shape)
         bits &= self.state.plans.bits
         closed = 0
         for row in rows_of(bits):
@@ -143,18 +143,6 @@ class Backfill:
             barred = self.barred(node)
             if barred:
                 plan.bar(node, barred, [candidates])
-
-    def _with_room(self, candidates: Candidates) -> int:
-        """Rows on which one task might fit now, as bits."""
-        ledger = self.state.ledger
-        ledger.look()
-        gpus = candidates.shape.gpus
-        if not gpus:
-            return -1
-        bits = 0
-        for some in ledger.whole[gpus:]:
-            bits |= some
-        return bits
 
     def barred(self, node: Node) -> list[int]:
         """What of what is free on the node the asker must leave for the plans that bind it; empty for nothing."""
@@ -187,8 +175,7 @@ class Backfill:
         """Whether one task fits beside what is barred."""
         if not candidates.bits >> node.row & 1:
             return False
-        amounts = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
-        return tasks_that_fit(node, candidates.shape, [a - b for a, b in zip(amounts, barred, strict=True)], 1) > 0
+        return tasks_that_fit(node, candidates.shape, less(node, barred), 1) > 0
 
     # Planning
 

@@ -10,6 +10,7 @@ from muster.cluster.plans import horizon_us, order_of
 from muster.cluster.state import State
 from muster.engine.candidates import CandidateCache
 from muster.engine.horizon import Horizon
+from muster.engine.profile import starts_us
 from muster.events.base import INT_MAX
 from muster.events.decisions import Placement
 from muster.events.operations import Backfill
@@ -51,16 +52,25 @@ def eta(state: State, job_id: str, index: int = 0, cache: CandidateCache | None 
         attempt = instance.attempt
         return _answer(state, instance, "started", f"it is {instance.phase}", attempt.running_since_us)
     cache = cache or CandidateCache(state.ledger, state.policy)
+    nomination = state.nominations.get(instance.key)
+    if nomination is not None:
+        start_us, nodes = starts_us(state, nomination), _names(state, nomination.placements)
+        late = start_us < state.at_us
+        text = f"nominated {_where(nodes)}, {'overdue by' if late else 'its victims have'} {_span(abs(start_us - state.at_us))}"
+        return _answer(state, instance, "overdue" if late else "planned", text, start_us, nodes)
     planned = state.plans.by_key.get(instance.key)
     if planned is not None:
         nodes = _names(state, planned.placements)
-        where = f"on {', '.join(nodes[:8])}{f' and {len(nodes) - 8} more nodes' if len(nodes) > 8 else ''}"
+        where = _where(nodes)
         behind = _behind(state, cache, instance, horizon_us(state.policy))
         if planned.start_us < state.at_us or not behind.holds(planned, lenient=False):
             late_s = max(0, state.at_us - planned.start_us) // 1_000_000
             text = f"planned {where}, overdue by {late_s} s: somebody there is past the end that was promised"
             return _answer(state, instance, "overdue", text, planned.start_us, nodes)
         return _answer(state, instance, "planned", f"planned {_when(state, planned.start_us)} {where}", planned.start_us, nodes)
+    if job.gang.rules is not None:
+        text = "not planned: where a job with constraints may be depends on who is there then, which nobody knows"
+        return _answer(state, instance, "unknown", text)
     found = _behind(state, cache, instance, INT_MAX - state.at_us).earliest(instance)
     if found is None:
         text = "unknown end: what is in its way has no time limit or is overdue, or no node here can hold it"
@@ -110,6 +120,10 @@ def _names(state: State, placements: tuple[Placement, ...]) -> tuple[str, ...]:
     nodes = state.ledger.nodes
     rows = dict.fromkeys([placement.row for placement in placements])
     return tuple([node.name for row in rows if row < len(nodes) and (node := nodes[row]) is not None])
+
+
+def _where(nodes: tuple[str, ...]) -> str:
+    return f"on {', '.join(nodes[:8])}{f' and {len(nodes) - 8} more nodes' if len(nodes) > 8 else ''}"
 
 
 def _when(state: State, start_us: int) -> str:

@@ -18,10 +18,12 @@ from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine.advice import would_start
 from muster.engine.bounded import kept_off, short_in
+from muster.engine.eta import eta
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
+from muster.engine.profile import less, tasks_that_fit
 from muster.engine.reclaim import Grounds, levels
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
@@ -87,6 +89,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         where = ", ".join(dict.fromkeys([state.ledger.node(p.row).name for p in nomination.placements]))
         why = broken_place(nomination)
         lines.append(f"it is nominated on {where} and waits for {len(still)} victims to stop{f' ({why})' if why else ''}")
+    barred = _barred(state, placer, instance)
     for name, group in zip([g.name for g in job.request.groups], range(len(job.gang.shapes)), strict=True):
         shape = job.gang.shapes[group]
         found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
@@ -94,7 +97,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         kept, passing = kept_off(placer, job, passing) if job.gang.special or placer.bound.around.crowded else ([], passing)
         found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
-            found += unfree(state, shape, name, passing)
+            found += unfree(state, shape, name, passing, barred)
         domains = short_in(placer, job, group, passing)
         if domains:
             found = [reason for reason in found if reason.code != "fits"]
@@ -107,6 +110,8 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     if not job.gang.single and not any(reason.code in ("not-ready", "no-nodes") for reason in reasons) and not never:
         lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
     if not never:  # nobody's leaving would help
+        if placer.backfill is not None:
+            lines.append(f"start: {eta(state, job_id, index, placer.cache).text}")
         lines.append(_about_preemption(state, instance))
     advice: list[str] = []
     if advise and registered and nomination is None:
@@ -282,11 +287,23 @@ def _ever(state: State, placer: Placer, shape: Shape) -> bool:
     return bool(among)
 
 
-def unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]:
-    """What is not free on the nodes that pass: the first amount that is short, of those that a task needs."""
+def _barred(state: State, placer: Placer, instance: Instance) -> dict[int, list[int]]:
+    """By row: what of what is free there is planned for those who rank above."""
+    if placer.backfill is None:
+        return {}
+    placer.backfill.ask_for(instance)
+    rows = {row: placer.backfill.barred(state.ledger.node(row)) for row in rows_of(state.plans.bits & state.ledger.registered)}
+    return {row: amounts for row, amounts in rows.items() if amounts}
+
+
+def unfree(state: State, shape: Shape, group: str, passing: int, barred: dict[int, list[int]]) -> list[Reason]:
+    """What is not free on the nodes that pass: the first amount that is short, of those that a task needs.
+
+    `barred`, by row: what is planned there for those who rank above.
+    """
     short: dict[str, int] = {}
     most: dict[str, int] = {}
-    would = 0
+    would = planned = 0
     broken: list[str] = []
     for row in rows_of(passing):
         node = state.ledger.node(row)
@@ -310,11 +327,17 @@ def unfree(state: State, shape: Shape, group: str, passing: int) -> list[Reason]
                 most[code] = max(most.get(code, 0), free)
                 break
         else:
-            would += 1
+            if row in barred and not tasks_that_fit(node, shape, less(node, barred[row]), 1):
+                planned += 1
+            else:
+                would += 1
     reasons = [
         Reason(group=group, code=code, nodes=nodes, text=_short_text(code, shape, most[code], broken))
         for code, nodes in sorted(short.items(), key=lambda item: (-item[1], item[0]))
     ]
+    if planned:
+        text = "are planned on for jobs that rank above, before it would be gone"
+        reasons.append(Reason(group=group, code="planned", nodes=planned, text=text))
     if would:
         reasons.append(Reason(group=group, code="fits", nodes=would, text="could take one task now"))
     return reasons

@@ -6,6 +6,7 @@ with whole devices its order statistics bound from below when one fits; the node
 at, and what is found is the earliest.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import islice, permutations
 from typing import Final
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.cluster.jobs import Instance
-from muster.cluster.nodes import Node
+from muster.cluster.ledger import Ledger
+from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.plans import FAR, PlannedStart, length_us, promised_us
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import State
@@ -204,6 +206,8 @@ class Horizon:
         bounds = self._bounds(shape, wanted, mask)
         if not bounds.size:
             return None
+        if wanted == 1:
+            return self._one(shape, bounds[:, 0])
         exact: dict[int, list[int]] = {}
         limit_us = self.state.at_us + self.settings.horizon_us
         while True:
@@ -231,6 +235,21 @@ class Horizon:
                         return time_us, enough
             assert new, "the bounds are exact, and yet too few"
 
+    def _one(self, shape: Shape, bounds: Int) -> tuple[int, list[int]] | None:
+        """The same for one task: nodes are looked at in the order of their bounds."""
+        limit_us = self.state.at_us + self.settings.horizon_us
+        while True:
+            row = int(bounds.argmin())
+            time_us = int(bounds[row])
+            start_us = self._within(time_us, limit_us)
+            if start_us is None:
+                return None
+            node = self.state.ledger.node(row)
+            found = instants(node, shape, self.curve(node), 1)
+            bounds[row] = found[0] if found else FAR
+            if found and self._rounded(found[0]) <= start_us:
+                return start_us, [row]
+
     def _bounds(self, shape: Shape, wanted: int, mask: NDArray[np.bool_]) -> Int:
         """By row: before which instants the first task cannot fit, the second, and so on; as many as may matter."""
         if shape.gpus:
@@ -238,21 +257,19 @@ class Horizon:
             columns = ends[:, shape.gpus - 1 :: shape.gpus][:, :wanted]
             bounds = columns.copy()
         else:
-            most = min(wanted, 64)
             first = self._first.copy()
-            if wanted > 1:
-                first[:] = 0
-            for row in self._on:
-                first[row] = 0
-            bounds = np.repeat(first[:, None], most, axis=1)
+            for row, on in self._on.items():  # nobody has room there before somebody who runs or is planned has gone
+                first[row] = min([int(first[row]), *[self._gone_us(planned) for planned in on]])
+            if wanted > 1:  # but some of them may have
+                room = with_room(self.state.ledger, shape) & self.state.ledger.registered
+                first[self._rows(room)] = 0
+            bounds = np.repeat(first[:, None], min(wanted, 64), axis=1)
         bounds[~mask] = FAR
         return bounds
 
     def _nth(self, bounds: Int, wanted: int, limit_us: int) -> int | None:
         """The earliest possible start by which so many of the bounds have passed."""
         now, step = self.state.at_us, self.settings.resolution_us
-        if wanted == 1:
-            return self._within(int(bounds[:, 0].min(initial=FAR)), limit_us)
         flat = bounds[bounds <= limit_us]
         if len(flat) < wanted:
             return None
@@ -341,13 +358,22 @@ class Horizon:
             if row is not None:
                 bits &= ~(1 << row)
         found = self._masks.get(bits)
-        rows = len(self._first)
-        if found is None or len(found) != rows:
+        if found is None or len(found) != len(self._first):
             if len(self._masks) >= 256:
                 self._masks.clear()
-            data = np.frombuffer(bits.to_bytes((rows + 7) // 8, "little"), dtype=np.uint8)
-            found = self._masks[bits] = np.unpackbits(data, count=rows, bitorder="little").astype(np.bool_)
+            found = self._masks[bits] = self._rows(bits)
         return found
+
+    def _rows(self, bits: int) -> NDArray[np.bool_]:
+        """The rows whose bit is set, as a mask."""
+        rows = len(self._first)
+        data = np.frombuffer(bits.to_bytes((rows + 7) // 8, "little"), dtype=np.uint8)
+        return np.unpackbits(data, count=rows, bitorder="little").astype(np.bool_)
+
+    def _gone_us(self, planned: PlannedStart) -> int:
+        """When the planned instance would be gone."""
+        length = length_us(self.state.policy, planned.instance.job)
+        return FAR if length == FAR else max(planned.start_us, self.state.at_us) + length
 
     def _refresh(self) -> None:
         """Bring the arrays up to the rows that moved, and to those on which somebody is overdue by now."""
@@ -436,14 +462,28 @@ class Horizon:
             return
         last[row] = self._last[row]
         for planned in self._on.get(row, ()):
-            job = planned.instance.job
-            length = length_us(self.state.policy, job)
-            end_us = FAR if length == FAR else max(planned.start_us, self.state.at_us) + length
+            end_us = self._gone_us(planned)
             for placement in planned.by_row[row]:
                 for index in placement.devices:
                     if index < last.shape[1] and last[row, index] < end_us:
                         last[row, index] = end_us
         ordered[row] = np.sort(last[row], kind="stable")
+
+
+def with_room(ledger: Ledger, shape: Shape) -> int:
+    """The rows on which one task might fit now, as bits; more than those on which it does."""
+    ledger.look()
+    bits = ledger.cpu_at[shape.cpu_level] if shape.cpu_level else -1
+    if not shape.needs_device:
+        return bits
+    some = 0
+    for row in ledger.whole[shape.gpus or 1 :]:
+        some |= row
+    if shape.share:
+        lowest = bisect_left(ledger.levels, shape.gpu_milli * LEVELS // 1000)
+        for level in ledger.levels[lowest:]:
+            some |= ledger.partial[level]
+    return bits & some
 
 
 def _rank(placement: Placement) -> int:

@@ -185,6 +185,12 @@ def tasks_that_fit(node: Node, shape: Shape, free: Amounts, most: int) -> int:
     return min(count, fits // shape.gpus if shape.gpus else fits)
 
 
+def less(node: Node, barred: Amounts) -> Amounts:
+    """What is free on the node now, without what is barred."""
+    free = [node.cpu_free, node.memory_free, node.disk_free, node.tasks_free, *node.device_free]
+    return [a - b for a, b in zip(free, barred, strict=True)]
+
+
 def instants(node: Node, shape: Shape, here: Curve, most: int) -> list[int]:
     """From when on one task fits for ever, two, and so on up to `most`; no longer than there is room."""
     found: list[int] = []

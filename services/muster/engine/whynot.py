@@ -96,7 +96,7 @@ def _against(state: State, placer: Placer, job: Job, shape: Shape, node: Node) -
     for other in JOB_FILTERS.values():
         if not other.passes(placer.bound.around, job, bit):
             found.append(_single(other.sentence(placer.bound.around, job)))
-    return found or [_single(reason.text) for reason in unfree(state, shape, "", bit) if reason.code != "fits"]
+    return found or [_single(reason.text) for reason in unfree(state, shape, "", bit, {}) if reason.code != "fits"]
 
 
 def _single(sentence: str) -> str:

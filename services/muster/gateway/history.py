@@ -20,6 +20,7 @@ from muster.cluster import snapshot
 from muster.cluster.evolve import apply
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
+from muster.engine.eta import eta
 from muster.engine.explain import explain
 from muster.engine.whynot import why_not
 from muster.events.codec import decode_envelope, digest, open_envelope
@@ -48,7 +49,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, why-not, nodes, node, queues or state; in the past places too."""
+    """jobs, elements, job, explain, why-not, eta, nodes, node, queues or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -115,6 +116,8 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
         if state.node(question.name) is None:
             raise Refused(404, f"there is no node {question.name[:64]!r} at cycle {state.number}")
         return why_not(state, job.id, question.name, question.instance)
+    if what == "eta":
+        return eta(state, job.id, question.instance)
     return explain(state, job.id, question.instance, advise=question.advise)
 
 

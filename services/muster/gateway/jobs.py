@@ -9,6 +9,7 @@ from litestar import Request, Response, get, post
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from muster.cluster.state import State
+from muster.engine.eta import Eta
 from muster.engine.explain import Explanation
 from muster.engine.whynot import WhyNot
 from muster.events.base import InstanceIndex, Priority
@@ -218,6 +219,15 @@ async def why_not(
     return answered(await of(request).ask(question))
 
 
+@get("/jobs/{job:str}/eta", responses=returns(Eta, 200, 404, 503), summary="Say when a job is to start")
+async def eta(
+    request: Any3, job: FromPath[str], instance: Annotated[int, QueryParameter(ge=0, le=100_000)] = 0, at: At = 0
+) -> Response[bytes]:
+    """When and where it is planned, or when it could start as everybody's promised end stands."""
+    question = Question(at=at, what="eta", key=job, instance=instance, only=only(caller(request)))
+    return answered(await of(request).ask(question))
+
+
 @post(
     "/jobs/{job:str}/cancel",
     status_code=202,
@@ -379,4 +389,4 @@ def _recorded(state: State, job: str) -> Any:
     return None if found is None else (found.place[0], found)
 
 
-HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, why_not, cancel, priority]
+HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, why_not, eta, cancel, priority]

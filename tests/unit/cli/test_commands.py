@@ -204,6 +204,15 @@ def test_a_job_is_found_by_the_beginning_of_its_id_if_only_one_fits(capsys: pyte
     assert "no job at cycle 3 has 'trains'" in refused(capsys, "at", log, 0, "job", "trains")
 
 
+def test_eta_says_when_a_job_is_to_start(capsys: pytest.CaptureFixture[str], log: Path) -> None:
+    text = out(capsys, "eta", log, "large")
+    assert text.startswith(f"large ({WAITS}) after cycle 3: ")
+    found = parsed(capsys, "eta", log, "large")
+    assert (found["code"], found["phase"]) == ("unknown-end", "pending")
+    assert parsed(capsys, "eta", log, "train")["code"] == "started"
+    assert "has the instances 0 to 2, not 3" in refused(capsys, "eta", log, "sweep", "--instance", 3)
+
+
 def test_explain_says_why_a_job_waits(capsys: pytest.CaptureFixture[str], log: Path) -> None:
     text = out(capsys, "explain", log, "large")
     assert text.startswith(f"large ({WAITS}) after cycle 3")

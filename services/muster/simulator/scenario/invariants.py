@@ -17,6 +17,7 @@ from muster.events.nodes import Taint
 from muster.events.record import Cycle
 from muster.simulator.scenario.book import Unit, is_beat
 from muster.simulator.scenario.judge import at_minimum, unit_name
+from muster.simulator.scenario.planned import delayed
 from muster.simulator.scenario.world import SceneFailure, World
 
 
@@ -44,6 +45,10 @@ class Invariants:
         self._one_attempt()
         self._placements(cycle)
         self._preemptions(cycle)
+        found = delayed(self.world.state, cycle)
+        if found is not None:  # 4
+            who, whom = [self._name(instance.key) for instance in found]
+            raise SceneFailure(f"the planned start of {whom} not to be delayed from below", f"{who} holds what it needs then")
 
     def finish(self) -> None:
         """2: every beneficiary was bound, waits for its victims, or lost its nomination for a recorded reason."""
