@@ -33,6 +33,10 @@ class Trouble(Exception):
     """What is wrong, in one sentence, and what was said of it."""
 
 
+class NoEngine(Trouble):
+    """No Docker engine can be had on this machine."""
+
+
 class Engine:
     """Something that `docker` and Compose talk to."""
 
@@ -91,7 +95,7 @@ def engine(say: Say) -> Iterator[Engine]:
     """The engine that answers here, or one of our own.
 
     Raises:
-        Trouble: there is none, and none can be started.
+        NoEngine: there is none, and none can be started.
     """
     environment = {**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0"), "DOCKER_CLI_HINTS": "false"}
     found = Engine(environment, [], own=False)
@@ -102,7 +106,7 @@ def engine(say: Say) -> Iterator[Engine]:
         yield found
         return
     if os.geteuid():
-        raise Trouble("no Docker engine answers here, and only root can start one")
+        raise NoEngine("no Docker engine answers here, and only root can start one")
     install([package for program, package in PACKAGES.items() if not shutil.which(program)], say)
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
@@ -160,7 +164,7 @@ def _start(engine: Engine, folder: Path, say: Say) -> subprocess.Popen[bytes]:
         _end(process, folder)
         words = (folder / "log").read_text(errors="replace")[-4000:]
         if again:
-            raise Trouble(f"dockerd does not start here:\n{words}")
+            raise NoEngine(f"dockerd does not start here:\n{words}")
         say("the engine does not start on what it left, and begins anew")
         shutil.rmtree(CACHE / "engine", ignore_errors=True)
     raise AssertionError

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import images
-from engine import CACHE, Engine, Trouble, engine, run
+from engine import CACHE, Engine, NoEngine, Trouble, engine, run
 from images import ROOT
 
 MUSTER = ROOT / ".venv" / "bin" / "muster"
@@ -37,13 +37,14 @@ EXAMPLES = ROOT / "services/muster/simulator/demo/workload"
 NODES_PATH = "/opt/muster/bin:/usr/bin:/bin"
 KEYS = "/var/lib/muster-keys"
 READY_S = 300
+NOTHING_TRIED = 77
 PATIENCE_S = 90
 SERVICE_OF = {"MUSTER_PROMETHEUS_IMAGE": "prometheus", "MUSTER_GRAFANA_IMAGE": "grafana"}
 PORTS = ("GATEWAY", "GATEWAY_2", "KAFKA", "POSTGRES", "PROMETHEUS", "GRAFANA")
 
 
 def main() -> int:
-    """Exit status: 0 all held; 1 something did not, or could not be tried."""
+    """Exit status: 0 all held; 1 something did not, or could not be done; 77 no Docker engine can be had here."""
     parser = argparse.ArgumentParser(
         prog="compose-test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -57,6 +58,9 @@ def main() -> int:
     parts = Parts()
     try:
         prove(parts, options.keep)
+    except NoEngine as trouble:
+        print(f"compose-test: nothing was tried: {trouble}", file=sys.stderr)
+        return NOTHING_TRIED
     except (Trouble, AssertionError) as trouble:
         print(f"compose-test: {trouble}", file=sys.stderr)
         return 1

@@ -5,7 +5,7 @@ Counted from the tasks, the requests and the plans as they stand, not from the e
 
 from muster.cluster.jobs import Attempt, Instance
 from muster.cluster.nodes import Node
-from muster.cluster.plans import PlannedStart
+from muster.cluster.plans import PlannedStart, standing
 from muster.cluster.state import State
 from muster.events.decisions import InstanceBound, Placement
 from muster.events.record import Cycle
@@ -21,14 +21,15 @@ def delayed(state: State, cycle: Cycle) -> tuple[Instance, Instance] | None:
         if instance is None or attempt is None or not attempt.held:
             continue
         for plan in state.plans.by_key.values():
-            if plan.at_us < state.at_us and _above(plan.instance, instance) and _lacks(state, plan, None):
+            if plan.at_us < state.at_us and _above(state, plan.instance, instance) and _lacks(state, plan, None):
                 if not _lacks(state, plan, attempt):
                     return instance, plan.instance
     return None
 
 
-def _above(one: Instance, other: Instance) -> bool:
-    return (-one.job.priority, one.place) < (-other.job.priority, other.place)
+def _above(state: State, one: Instance, other: Instance) -> bool:
+    mine, theirs = (standing(state.policy, each.job, state.at_us) for each in (one, other))
+    return (-mine, one.place) < (-theirs, other.place)
 
 
 def _lacks(state: State, plan: PlannedStart, without: Attempt | None) -> bool:
