@@ -29,6 +29,7 @@ ELSEWHERE = {
         "docs/constraints.md",
         r"muster (?:submit|explain|why-not|cancel) .*",
     ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
+    ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_a_file_says_and_the_difference_is_shown_before",
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",

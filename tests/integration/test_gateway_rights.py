@@ -18,7 +18,7 @@ from tests.support.gateway import Simulated, job, running
 
 LOOK = settings(max_examples=4, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 ADA = "rights-ada"
-NAMES = {"job": ADA, "name": "n0", "operation": "drain", "wanted": "nothing"}
+NAMES = {"queue": "red", "node": "n0", "job": ADA, "name": "n0", "operation": "drain", "wanted": "nothing"}
 READS = (
     "GET /v1/elements",
     "GET /v1/jobs",
@@ -27,6 +27,7 @@ READS = (
     "GET /v1/jobs/{job}/events",
     "GET /v1/jobs/{job}/explain",
     "GET /v1/jobs/{job}/output",
+    "GET /v1/jobs/{job}/why-not/{node}",
     "GET /v1/nodes",
     "GET /v1/nodes/{name}",
     "GET /v1/queues",
@@ -34,7 +35,14 @@ READS = (
     "GET /v1/submissions/{job}",
 )
 SUBMITS = ("POST /v1/jobs", "POST /v1/submissions", "POST /v1/jobs/{job}/cancel", "POST /v1/jobs/{job}/priority")
-OPERATES = ("POST /v1/lease/extend", "POST /v1/nodes/{name}/{operation}", "PUT /v1/policy")
+OPERATES = (
+    "POST /v1/lease/extend",
+    "POST /v1/nodes/{name}/{operation}",
+    "PUT /v1/policy",
+    "PUT /v1/licences",
+    "PUT /v1/queues/{queue}",
+    "DELETE /v1/queues/{queue}",
+)
 AGENTS = ("POST /v1/nodes/{name}/reports", "GET /v1/nodes/{name}/assignment", "POST /v1/nodes/{name}/output/{wanted}")
 MAY: dict[str, tuple[str, ...]] = {
     "nobody": (),

@@ -112,3 +112,60 @@ def test_pages_follow_one_another_and_leave_nothing_out(stack: Stack) -> None:
         assert [row["job"] for row in client.get("/jobs", params={"id": some}).json()["jobs"]] == [found[3], found[1]]
         for wrong in (",", ",".join(["x"] * 501)):
             assert client.get("/jobs", params={"id": wrong}).json()["field"] == "id"
+
+
+RED = """
+[queues.red]
+guarantee = {gpus = 2, memory = "1Gi"}
+limit = {gpus = 4, jobs = 9}
+
+[queues.blue]
+parent = "red"
+weight = 3
+max_time = "2d"
+"""
+
+
+def test_queues_become_what_a_file_says_and_the_difference_is_shown_before(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_GATEWAY", stack.url)
+    path = tmp_path / "queues.toml"
+    path.write_text(RED)
+
+    def apply(*options: str) -> tuple[int, list[str]]:
+        code = muster(["apply", str(path), *options])
+        said = capsys.readouterr()
+        return code, (said.out + said.err).splitlines()
+
+    assert apply("--dry-run") == (
+        0,
+        [
+            '+ red: guarantee {"gpu_milli":2000,"memory_mib":1024}, limit {"gpu_milli":4000,"jobs":9}',
+            '+ blue: parent "red", weight 3, max_time_us 172800000000',
+        ],
+    )
+    code, lines = apply()
+    assert (code, lines[-1]) == (2, "muster: nobody can be asked here: say --yes to send it, or --dry-run to see it")
+    assert apply("--yes")[0] == 0
+    assert apply("--yes") == (0, ["the queues are as the file says"])
+    path.write_text(
+        RED.replace("weight = 3", "weight = 4").replace("[queues.red]", '[queues.gray]\nparent = "none"\n[queues.red]')
+    )
+    code, lines = apply("--yes")
+    assert (code, lines[-1]) == (2, "muster: parent: there is no queue 'none'; set it first")
+    path.write_text("[queues.red]\n")
+    assert apply("--yes", "--prune") == (
+        0,
+        ['~ red: guarantee {"gpu_milli":2000,"memory_mib":1024} -> none, limit {"gpu_milli":4000,"jobs":9} -> none', "- blue"],
+    )
+    with stack.client() as client:
+        shown = {row["queue"]: row["tree"] for row in client.get("/queues").json()["queues"]}
+        assert (shown["red"]["limit"], "blue" in shown) == ({}, False)
+        assert client.delete("/queues/default").status_code == 422
+        assert client.put("/queues/blue", json={"parent": "blue"}).status_code == 422
+        assert client.put("/queues/blue", json={"weight": -1}).status_code == 422
+    path.write_text("[queues.red]\nguarantee = {gpus = 0.0001}\n")
+    code, lines = apply()
+    assert code == 2
+    assert "queues.red.guarantee.gpus must be GPUs from 0 in whole thousandths" in lines[-1]

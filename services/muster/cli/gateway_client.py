@@ -20,6 +20,7 @@ import typer
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
+from muster.events.queues import QueueSet
 from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown, QueueList
 
 if TYPE_CHECKING:
@@ -198,6 +199,16 @@ class Gateway:
     def queues(self, at: int = 0) -> QueueList:
         """All queues."""
         return self._get("/queues", QueueList, _at(at))
+
+    def set_queue(self, event: QueueSet) -> Accepted:
+        """Make or change a queue."""
+        said = {name: value for name, value in msgspec.to_builtins(event).items() if name not in ("queue", "by")}
+        headers = {"Content-Type": "application/json"}
+        return self._send("PUT", f"/queues/{_part(event.queue)}", Accepted, content=msgspec.json.encode(said), headers=headers)
+
+    def remove_queue(self, name: str) -> Accepted:
+        """Close a queue."""
+        return self._send("DELETE", f"/queues/{_part(name)}", Accepted)
 
     def node(self, name: str, at: int = 0) -> NodeShown:
         """One node."""

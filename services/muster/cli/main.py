@@ -34,6 +34,7 @@ COMMANDS = {
     "job": "muster.cli.job",
     "nodes": "muster.cli.nodes",
     "queues": "muster.cli.queues",
+    "apply": "muster.cli.apply",
     "logs": "muster.cli.logs",
     "cancel": "muster.cli.cancel",
     "cordon": "muster.cli.operations",

@@ -8,6 +8,7 @@ import msgspec
 from muster.cluster.queuetree import Charge, Queue, QueueTree, task_amounts
 from muster.cluster.state import State
 from muster.engine.shares import ONE, share
+from muster.events.queues import QueueSet
 
 Shown = dict[str, int]
 
@@ -32,6 +33,8 @@ class QueueStands(msgspec.Struct, frozen=True, kw_only=True):
     """What its jobs have on nodes: what stops too, and nothing that is only nominated."""
     share_ppm: int
     """The largest part that it has of anything there is."""
+    said: QueueSet | None
+    """As it was set; null for one that nobody set."""
 
 
 def stands(state: State) -> dict[str, QueueStands]:
@@ -59,6 +62,7 @@ def stands(state: State) -> dict[str, QueueStands]:
                 charged=_shown(child.charged),
                 held=_shown(held[name]),
                 share_ppm=share(child.charged, tree.dimensions) * 1_000_000 // ONE,
+                said=child.spec,
             )
             below(child)
 
