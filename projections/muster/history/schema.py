@@ -83,7 +83,7 @@ async def migrate(connection: Connection, reader: str | None = READER) -> str:
             if found is None:
                 found = await _make_build(connection)
                 await connection.execute("update history.builds set current = true where schema = $1", found)
-            await _apply(connection, "build", found)
+            await _apply(connection, "tables", found)
             await show(connection, found, reader)
         return found
     except asyncpg.InsufficientPrivilegeError as error:
@@ -118,7 +118,7 @@ async def make_build(connection: Connection) -> str:
         await _lock(connection)
         await _make_catalog(connection)
         found = await _make_build(connection)
-        await _apply(connection, "build", found)
+        await _apply(connection, "tables", found)
     return found
 
 
@@ -192,7 +192,7 @@ async def _ready(connection: Connection) -> str | None:
     if await _missing(connection, "catalog", "history"):
         return None
     found = await current(connection)
-    if found is None or await _missing(connection, "build", found):
+    if found is None or await _missing(connection, "tables", found):
         return None
     return found
 
@@ -217,7 +217,7 @@ async def _make_build(connection: Connection) -> str:
     await connection.execute(f"create schema {schema}")
     await connection.execute(f"comment on schema {schema} is 'A build of the history of Muster: the views in history show it.'")
     await connection.execute(f"set local search_path to {schema}")
-    first, *_ = _files("build")
+    first, *_ = _files("tables")
     await connection.execute(first[1].read_text())
     await _note(connection, schema, first)
     return schema
