@@ -192,7 +192,7 @@ async def test_a_migration_is_applied_once_and_a_newer_one_is_refused(
         copy = tmp_path / each.relative_to(schema._SQL)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(each.read_text())
-    (tmp_path / "build/0002_more.sql").write_text("alter table jobs add column more bigint not null default 7;")
+    (tmp_path / "tables/0002_more.sql").write_text("alter table jobs add column more bigint not null default 7;")
     with monkeypatch.context() as patched:
         patched.setattr(schema, "_SQL", tmp_path)
         assert await migrate(connection) == old
@@ -200,7 +200,7 @@ async def test_a_migration_is_applied_once_and_a_newer_one_is_refused(
         assert (await columns(connection, f"{old}.jobs"))[-1][0] == "more"
         applied = await connection.fetch(f"select number, name from {old}.migrations order by number")
         assert [tuple(row) for row in applied] == [(1, "0001_tables.sql"), (2, "0002_more.sql")]
-        (tmp_path / "build/0003_wrong.sql").write_text("create table half (x integer); select no_such_function();")
+        (tmp_path / "tables/0003_wrong.sql").write_text("create table half (x integer); select no_such_function();")
         with pytest.raises(HistoryError, match="no_such_function"):
             await migrate(connection)
         assert await connection.fetchval("select to_regclass($1)", f"{old}.half") is None
