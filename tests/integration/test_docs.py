@@ -29,7 +29,7 @@ ELSEWHERE = {
         "docs/constraints.md",
         r"muster (?:submit|explain|why-not|cancel) .*",
     ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
-    ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_a_file_says_and_the_difference_is_shown_before",
+    ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_the_page_says",
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",
@@ -89,6 +89,11 @@ NOT_RUN = {
     ("docs/client.md", r"pip install 'muster-scheduler\[client\]'"): "test_client_alone installs it from a wheel that it builds",
     ("README.md", r"muster audit build/openb"): "it needs the log of the command before it",
     ("README.md", r"muster soak .*"): "it takes minutes; tests/simulation plays the same worlds",
+    (
+        "docs/telemetry.md",
+        r"muster agent .*|muster telemetry (?:bridge|worker) .*|muster log kafka.*",
+    ): "test_telemetry runs worker, agent and bridge on a bus of its own",
+    ("docs/telemetry.md", r"muster telemetry replay .*"): "tests/unit/telemetry/test_docs.py runs it",
     ("docs/benchmarks.md", r"muster bench engine .*"): "it takes minutes; tests/unit/bench runs its parts",
     ("docs/benchmarks.md", r"muster bench pipeline .*"): "it takes minutes; test_bench_pipeline and test_bench_bus run each part",
 }

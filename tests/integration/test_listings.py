@@ -114,19 +114,10 @@ def test_pages_follow_one_another_and_leave_nothing_out(stack: Stack) -> None:
             assert client.get("/jobs", params={"id": wrong}).json()["field"] == "id"
 
 
-RED = """
-[queues.red]
-guarantee = {gpus = 2, memory = "1Gi"}
-limit = {gpus = 4, jobs = 9}
-
-[queues.blue]
-parent = "red"
-weight = 3
-max_time = "2d"
-"""
+RED = (Path(__file__).parents[2] / "docs" / "queues.md").read_text().partition("```toml\n")[2].partition("```")[0]
 
 
-def test_queues_become_what_a_file_says_and_the_difference_is_shown_before(
+def test_queues_become_what_the_page_says(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MUSTER_GATEWAY", stack.url)

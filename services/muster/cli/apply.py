@@ -51,7 +51,7 @@ def apply(
     """
     wanted = _read(file)
     with Gateway(gateway) as to:
-        present = {row.queue: row.tree.said for row in to.queues().queues if row.tree is not None and not row.tree.closed}
+        present = said(to)
         steps = difference(present, wanted, prune)
         if json:
             print_json([{"queue": step.queue, "sign": step.sign, "changes": step.changes} for step in steps])
@@ -69,6 +69,15 @@ def apply(
                 raise typer.Exit(1)
         for step in steps:
             _send(to, step)
+
+
+def said(gateway: Gateway) -> dict[str, QueueSet | None]:
+    """The queues that there are, as they were set; None for one that nobody set."""
+    found: dict[str, QueueSet | None] = {}
+    for row in gateway.queues().queues:
+        if row.tree is not None and not row.tree.closed:
+            found[row.queue] = None if row.tree.said is None else msgspec.convert(row.tree.said, QueueSet)
+    return found
 
 
 def difference(present: dict[str, QueueSet | None], wanted: list[QueueSet], prune: bool) -> list[Step]:
@@ -120,10 +129,9 @@ def _send(to: Gateway, step: Step) -> None:
     end = time.monotonic() + TAKEN_S
     wanted = msgspec.structs.replace(step.event, by="")
     while time.monotonic() < end:
-        for row in to.queues().queues:
-            if row.queue == step.queue and row.tree is not None and row.tree.said is not None:
-                if msgspec.structs.replace(row.tree.said, by="") == wanted:
-                    return
+        now = said(to).get(step.queue)
+        if now is not None and msgspec.structs.replace(now, by="") == wanted:
+            return
         time.sleep(0.1)
     raise Failure(f"the queue {step.queue} was sent and is not there after {TAKEN_S:.0f} s: see `muster log --type InputRefused`")
 

@@ -3,12 +3,13 @@
 Amounts are in the units of requests: `gpu_milli`, `gpu_milli/MODEL`, `cpu_milli`, `memory_mib`, and `jobs` for instances.
 """
 
+from typing import Any
+
 import msgspec
 
 from muster.cluster.queuetree import Charge, Queue, QueueTree, task_amounts
 from muster.cluster.state import State
 from muster.engine.shares import ONE, share
-from muster.events.queues import QueueSet
 
 Shown = dict[str, int]
 
@@ -33,8 +34,8 @@ class QueueStands(msgspec.Struct, frozen=True, kw_only=True):
     """What its jobs have on nodes: what stops too, and nothing that is only nominated."""
     share_ppm: int
     """The largest part that it has of anything there is."""
-    said: QueueSet | None
-    """As it was set; null for one that nobody set."""
+    said: dict[str, Any] | None
+    """As it was set, the fields of `QueueSet`; null for one that nobody set."""
 
 
 def stands(state: State) -> dict[str, QueueStands]:
@@ -62,7 +63,7 @@ def stands(state: State) -> dict[str, QueueStands]:
                 charged=_shown(child.charged),
                 held=_shown(held[name]),
                 share_ppm=share(child.charged, tree.dimensions) * 1_000_000 // ONE,
-                said=child.spec,
+                said=None if child.spec is None else msgspec.to_builtins(child.spec),
             )
             below(child)
 
