@@ -12,7 +12,7 @@ demo: .venv/runtime.stamp  ## Play a workload, kill the scheduler, start it agai
 	@$(BIN)/python -m muster.simulator.demo build/demo
 
 test: lint  ## Everything that must hold, two files at a time: most tests wait for processes. make test WORKERS=0 runs one after the other.
-	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 check: lint  ## Lint, types, layers and house rules only.
 	$(BIN)/python -m pytest tests/tidy
