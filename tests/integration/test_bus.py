@@ -52,7 +52,7 @@ async def test_what_create_makes_check_finds_nothing_wrong_with(kafka: Kafka) ->
     await topics.require_fit(bus, wanted)
     assert await topics.create(bus, wanted) == []
     found = await topics.describe(bus, wanted)
-    assert [len(topic.partitions) for topic in found.topics] == [1, 1, 1, 1, 1]
+    assert [len(topic.partitions) for topic in found.topics] == [1] * len(wanted)
     assert all((part.begin, part.end) == (0, 0) for topic in found.topics for part in topic.partitions)
     assert found.topics[0].settings["flush.messages"] == "1"
 
@@ -253,7 +253,7 @@ async def test_a_broker_that_wants_a_certificate_of_its_clients_is_shown_one(
         [f"ssl.keystore.location={both}", "ssl.keystore.type=PEM"],
         [f"ssl.certificate.pem={folded[0]}", f"ssl.key.pem={folded[1]}"],
     ):
-        assert [" is missing, or " in sentence for sentence in await check(*more)] == [True] * 5
+        assert [" is missing, or " in sentence for sentence in await check(*more)] == [True] * len(topics.declared())
     with pytest.raises(BusConfigError, match=r"ssl\.certificate\.location cannot be used"):
         await check(f"ssl.certificate.location={certificate}", "ssl.key.location=locked.pem", "ssl.key.password=wrong")
 

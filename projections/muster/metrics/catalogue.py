@@ -101,8 +101,8 @@ CELL: Final = (
     gauge(
         "muster_pending_instances",
         "instances",
-        "Instances that wait, by queue and leading reason; also nominated (their victims leave), backing-off (after a failed "
-        "start), and unsaid (nothing is recorded yet)",
+        "Instances that wait, by queue and leading reason; also nominated (their victims leave), planned (a start is planned), "
+        "backing-off (after a failed start), and unsaid (nothing is recorded yet)",
         "queue",
         "reason",
     ),
@@ -139,8 +139,8 @@ CELL: Final = (
         "queue",
         "resource",
     ),
-    gauge("muster_queue_guarantee_ratio", "ratio", "What is kept for a queue, of the whole; 0: nothing", "queue"),
-    gauge("muster_queue_weight", "1", "How much a queue counts beside the others; all are equal", "queue"),
+    gauge("muster_queue_guarantee_ratio", "ratio", "What a queue is promised, of the whole; 0: nothing", "queue"),
+    gauge("muster_queue_weight", "1", "How much a queue counts beside its siblings", "queue"),
     gauge("muster_snapshot_lag_cycles", "cycles", "How many cycles the log is beyond the newest snapshot here"),
     gauge("muster_log_disk_free_bytes", "bytes", "Room on the disk of the log, where the log is a file here"),
     gauge("muster_log_disk_used_bytes", "bytes", "Size of the files of the log, where the log is a file here"),

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final, Protocol
 
 from muster.cluster.state import State
+from muster.engine.shares import ONE, share
 from muster.measures.book import Book
 from muster.measures.nodes import NodeBook
 from muster.metrics import Sample
@@ -31,7 +33,8 @@ class CellMeasures:
         self.nodes = NodeBook()
         self._read = read
         self._phases = phases
-        self._queues: tuple[str, ...] = ()
+        self._queues: dict[str, tuple[float, int]] = {}
+        """What part of the whole each is promised, and its weight."""
         self._pending: dict[tuple[str, str], int] = {}
         self._instances: dict[tuple[str, str], int] = {}
         self._minute = -1
@@ -54,7 +57,7 @@ class CellMeasures:
 
     def _look(self, state: State) -> bool:
         """Everything but the nodes, and which of these have changed."""
-        self._queues = state.policy.queues
+        self._queues = _queues(state)
         minute = state.at_us // AIM_US
         if minute != self._minute:
             self._minute = minute
@@ -80,7 +83,11 @@ class CellMeasures:
                 if asked == CLASSES_MAX:
                     break
                 asked += 1
-                reason = "nominated" if each.key[4] is not None else deferred.get((each.queue, each.gang.digest), "unsaid")
+                alone = each.key[-1]
+                if alone is None:
+                    reason = deferred.get((each.queue, each.gang.digest), "unsaid")
+                else:
+                    reason = "nominated" if alone in state.nominations else "planned"
                 key = (each.queue if each.queue in waiting else OTHER, reason)
                 pending[key] = pending.get(key, 0) + each.count
                 waiting[key[0]] = waiting.get(key[0], 0) - each.count
@@ -95,3 +102,17 @@ class CellMeasures:
             known.setdefault(queue, 0)
             return queue
         return OTHER
+
+
+def _queues(state: State) -> dict[str, tuple[float, int]]:
+    """The queues that there are, so many as have a label of their own."""
+    tree = state.tree
+    if tree is None:
+        return dict.fromkeys(state.policy.queues, (0.0, 1))
+    if tree.stale:
+        tree.settle()
+    found = {}
+    for name in islice(tree.said, VALUES_MAX):
+        queue = tree.of(name)
+        found[name] = (share(queue.guarantee, tree.dimensions) / ONE, queue.weight)
+    return found

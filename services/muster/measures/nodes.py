@@ -137,8 +137,11 @@ class NodeBook:
             self._sum(part, 1)
         return bool(self._stale)
 
-    def samples(self, queues: tuple[str, ...]) -> Iterator[Sample]:
-        """As metrics; `queues` are those of the policy. Cost: the labels, which are bounded."""
+    def samples(self, queues: dict[str, tuple[float, int]]) -> Iterator[Sample]:
+        """As metrics; `queues` are those that there are, with what part of the whole each is promised, and its weight.
+
+        Cost: the labels, which are bounded.
+        """
         for state, count in self.states.items():
             yield "muster_nodes", (state,), count
         yield "muster_cpu_capacity_cores", (), self.capacity[0] / MILLI
@@ -154,13 +157,15 @@ class NodeBook:
         yield "muster_fragmented_devices", (), fragmented / MILLI
         yield "muster_fragmentation_ratio", ("all",), fragmented / self.capacity[2] if self.capacity[2] else 0.0
         yield "muster_fragmentation_ratio", ("idle",), fragmented / self.idle_milli if self.idle_milli else 0.0
-        for queue in dict.fromkeys([*queues[:VALUES_MAX], *self.queues]):
+        known = list(queues)[:VALUES_MAX]
+        for queue in dict.fromkeys([*known, *self.queues]):
             of_queue = self.queues.get(queue, [0, 0, 0])
             for resource, mine, whole in zip(RESOURCES, of_queue, self.capacity, strict=True):
                 yield "muster_queue_share_ratio", (queue, resource), mine / whole if whole else 0.0
-        for queue in queues[:VALUES_MAX]:
-            yield "muster_queue_guarantee_ratio", (queue,), 0.0
-            yield "muster_queue_weight", (queue,), 1
+        for queue in known:
+            guarantee, weight = queues[queue]
+            yield "muster_queue_guarantee_ratio", (queue,), guarantee
+            yield "muster_queue_weight", (queue,), weight
 
     def _fixed(self, node: Node) -> Fixed:
         fixed = Fixed(_state_of(node))
