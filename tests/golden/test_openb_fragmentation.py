@@ -50,7 +50,7 @@ def test_the_published_curve_of_fragmentation_is_hit_at_every_bin(tmp_path: Path
                     (group,) = event.request.groups
                     shown.arrived_milli += 1000 * group.gpus or group.gpu_milli
                 if arrived:
-                    found = {name: value for name, labels, value in book.samples(()) if labels in ((), ("all",))}
+                    found = {name: value for name, labels, value in book.samples({}) if labels in ((), ("all",))}
                     percent = found["muster_fragmentation_ratio"]
                     assert isinstance(percent, float)
                     bins.setdefault(round(100 * shown.arrived_milli / shown.total_milli), []).append(100 * percent)

@@ -18,7 +18,7 @@ def caught_up(book: NodeBook, driver: Driver) -> dict[tuple[str, tuple[str, ...]
     book.notice(driver.state)
     while book.advance(driver.state):
         pass
-    found = {(name, labels): value for name, labels, value in book.samples(("default", "gpu"))}
+    found = {(name, labels): value for name, labels, value in book.samples({"default": (0.0, 1), "gpu": (0.0, 1)})}
     return {key: value for key, value in found.items() if value and isinstance(value, (int, float))}
 
 
@@ -112,7 +112,7 @@ def test_models_and_queues_beyond_the_bound_are_one_and_nothing_is_lost() -> Non
     book.notice(driver.state)
     while book.advance(driver.state):
         pass
-    devices = {labels[0]: value for name, labels, value in book.samples(("default",)) if name == "muster_devices"}
+    devices = {labels[0]: value for name, labels, value in book.samples({"default": (0.0, 1)}) if name == "muster_devices"}
     assert len(devices) == VALUES_MAX + 1
     assert devices[OTHER] == 20
     assert sum(value for value in devices.values() if isinstance(value, int)) == many
