@@ -258,7 +258,8 @@ def _always_retried(state: State, attempt: Attempt, *args: Any) -> Event:
 
 def _requeue_last(self: Emitter, decision: Event) -> None:
     if isinstance(decision, AttemptEnded) and decision.then == "pending":
-        self.state.jobs[decision.job].instances[decision.instance].place = (self.state.number, self.state.index, 0)
+        last = self.state.index + len(self.decisions)  # no two stand at one place
+        self.state.jobs[decision.job].instances[decision.instance].place = (self.state.number, last, 0)
     _emit(self, decision)
 
 
