@@ -23,7 +23,7 @@ from muster.cluster.nodes import Device, Node
 from muster.cluster.patience import set_eviction
 from muster.cluster.plans import PlannedStart, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
-from muster.cluster.shapes import intern_gang
+from muster.cluster.shapes import Gang, intern_gang
 from muster.cluster.snapshot_rows import (
     AttemptRow,
     DeviceRow,
@@ -40,10 +40,11 @@ from muster.cluster.snapshot_rows import (
 from muster.cluster.state import Nomination, State
 from muster.events.codec import encode as encode_canonical
 from muster.events.decisions import AttemptRef
+from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 """Goes up with every change of what is below, or of the requests, specs and policy in it, by which a state has other bytes.
 
 A snapshot of another schema is not read, and the digests of states in records of another schema are not compared; after
@@ -59,6 +60,9 @@ def encode(state: State) -> bytes:
     """The state, between two cycles, as bytes."""
     ledger = state.ledger
     jobs = sorted(state.jobs.values(), key=lambda job: job.place)
+    requests: dict[bytes, int] = {}
+    runs: dict[bytes, int] = {}
+    job_rows = tuple([_job_out(state, job, requests, runs) for job in jobs])
     evictions = tuple(
         [
             (*instance.key, tuple(sorted([(*taint, due_us) for taint, due_us in instance.attempt.evictions.items()])))
@@ -90,7 +94,9 @@ def encode(state: State) -> bytes:
             deferred=tuple(sorted([(queue, shape, code) for (queue, shape), code in state.deferred.items()])),
             nodes=tuple([_node_out(node) for node in ledger.nodes if node is not None]),
             rows=len(ledger.nodes),
-            jobs=tuple([_job_out(state, job) for job in jobs]),
+            requests=tuple(map(msgspec.Raw, requests)),  # type: ignore[arg-type]  # as they are read back
+            runs=tuple(map(msgspec.Raw, runs)),  # type: ignore[arg-type]
+            jobs=job_rows,
             nominations=tuple(
                 [
                     NominationRow(
@@ -146,8 +152,9 @@ def decode(data: bytes) -> State:
     state.plans.on = most_plans(state.policy) > 0
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
+    gangs = [intern_gang(request) for request in snapshot.requests]
     for row in snapshot.jobs:
-        _job_in(state, row, gone)
+        _job_in(state, row, snapshot.requests[row.request], snapshot.runs[row.run], gangs[row.request], gone)
     for item in snapshot.nominations:
         victims = [_current(state, ref) for ref in item.victims]
         claim_places(
@@ -231,14 +238,14 @@ def _device_spec(device: Device) -> DeviceSpec:
     )
 
 
-def _job_out(state: State, job: Job) -> JobRow:
+def _job_out(state: State, job: Job, requests: dict[bytes, int], runs: dict[bytes, int]) -> JobRow:
     return JobRow(
         job.id,
         job.name,
         job.user,
         job.queue,
-        job.request,
-        job.run,
+        requests.setdefault(encode_canonical(job.request), len(requests)),
+        runs.setdefault(encode_canonical(job.run), len(runs)),
         job.place,
         job.submitted_us,
         job.priority,
@@ -331,19 +338,19 @@ def _nodes_in(state: State, snapshot: StateRow) -> None:
     heapq.heapify(ledger.free_rows)
 
 
-def _job_in(state: State, row: JobRow, gone: dict[str, Node]) -> None:
+def _job_in(state: State, row: JobRow, request: JobRequest, run: JobRun, gang: Gang, gone: dict[str, Node]) -> None:
     """Made whole at once, field after field in the order of the classes: a large cell has hundreds of thousands."""
     name, place = row.id, row.place
-    if len(row.instances) != (row.request.array or 1):
+    if len(row.instances) != (request.array or 1):
         raise SnapshotError(f"the job {name} has {len(row.instances)} instances")
     job = state.jobs[name] = Job(
         name,
         row.name,
         row.user,
         row.queue,
-        row.request,
-        row.run,
-        intern_gang(row.request),
+        request,
+        run,
+        gang,
         place,
         row.submitted_us,
         row.priority,
@@ -352,7 +359,7 @@ def _job_in(state: State, row: JobRow, gone: dict[str, Node]) -> None:
         row.avoid,
         row.over_us,
         row.rejected,
-        row.request.time_limit_us,
+        request.time_limit_us,
     )
     mark(job)
     for index, item in enumerate(row.instances):

@@ -96,8 +96,10 @@ class JobRow(Row):
     name: str
     user: str
     queue: str
-    request: JobRequest
-    run: JobRun
+    request: int
+    """Which of the state's requests."""
+    run: int
+    """Which of the state's runs."""
     place: tuple[int, int]
     submitted_us: int
     priority: int
@@ -148,6 +150,10 @@ class StateRow(Row):
     deferred: tuple[tuple[str, str, str], ...]
     nodes: tuple[NodeRow, ...]
     rows: int
+    requests: tuple[JobRequest, ...]
+    """Each once, in the order of the first job that has it: many jobs ask for the same."""
+    runs: tuple[JobRun, ...]
+    """Likewise."""
     jobs: tuple[JobRow, ...]
     nominations: tuple[NominationRow, ...]
     retired: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]

@@ -1,8 +1,8 @@
 """The state written down, so that a start need not fold the whole log.
 
 A follower writes one every so many cycles, beside the log (on one machine: `muster.up.follower`). Its name says cycle and
-digest, its content the schema. It is believed only where everything agrees: the file's own digest, the state's digest, and the
-record in the log at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
+digest, its content the schema. It is believed only where everything agrees: the digest of what it says of itself, that of the
+state, and the record in the log at which it was taken. Otherwise it is removed, and an older one or the log itself is used.
 
 That the state which is read is the one that was written is seen by writing it again, which takes as long as reading it. Who
 has the time does that when a snapshot is written (`prove`), and names the code with which it was done: the same code need
@@ -92,7 +92,7 @@ class Snapshots:
             check(snapshot.encode(snapshot.decode(data)) == data, "a state that is read from its snapshot has the same snapshot")
             proved = _code()
         header = _Header(schema=snapshot.SCHEMA, head=head, position=position, state=digest(data), proved=proved)
-        content = msgspec.json.encode(header) + b"\n" + data
+        line = msgspec.json.encode(header)
         path = self.folder / _name(self.cell, head)
         for torn in self.folder.glob(f"{self.cell}-*{PARTIAL}"):
             if self._name.fullmatch(torn.with_suffix(SUFFIX).name):
@@ -100,7 +100,7 @@ class Snapshots:
         partial = path.with_suffix(PARTIAL)
         try:
             with partial.open("wb", buffering=0) as file:
-                _write(file, digest(content).encode() + b"\n" + content)
+                _write(file, b"\n".join([digest(line).encode(), line, data]))
             partial.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
@@ -138,10 +138,9 @@ class Snapshots:
 
     def _read(self, path: Path) -> Snapshot | None:
         with contextlib.suppress(Exception):  # whatever is wrong with it, it is not needed
-            own, _, content = path.read_bytes().partition(b"\n")
-            if own.decode() != digest(content):
+            own, line, data = path.read_bytes().split(b"\n", 2)
+            if own.decode() != digest(line):
                 return None
-            line, _, data = content.partition(b"\n")
             header = msgspec.json.decode(line, type=_Header)
             if header.schema != snapshot.SCHEMA or header.head.cell != self.cell or path.name != _name(self.cell, header.head):
                 return None
