@@ -98,7 +98,7 @@ def equal_victim(patch: Patch) -> None:
         return attempt.phase != "stop" and attempt.instance.job is not job and attempt.number == 1
 
     patch.setattr(preempt, "may_be_victim", anybody)
-    patch.setattr(passes.Pass, "_worth_searching", lambda *_: True)
+    patch.setattr(passes.Pass, "_may_preempt", lambda *_: True)
 
 
 def dearest_victim(patch: Patch) -> None:

@@ -7,6 +7,8 @@ All choices come from one `random.Random`, so that a seed or Hypothesis decides 
 from random import Random
 from typing import Any
 
+from msgspec import UNSET
+
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.jobs import (
@@ -134,6 +136,7 @@ class Chaos:
         groups: tuple[GroupRequest, ...] = tuple([self.group(f"g{index}") for index in range(count)])
         if not sum(group.min for group in groups):
             groups = (GroupRequest(name="least", gpus=1), *groups)
+        spare = chance.random() < 0.1
         return JobSubmitted(
             job=f"j{self.jobs}",
             name="n",
@@ -142,7 +145,8 @@ class Chaos:
             request=JobRequest(
                 groups=groups,
                 priority=chance.choice((0, 0, 1, 2, 5)),
-                preemptible=chance.random() < 0.85,
+                preemptible=chance.random() < 0.85 or spare,
+                kind="best-effort" if spare else UNSET,
                 array=chance.choice((None, None, None, 2)),
                 max_retries=chance.choice((0, 1)),
                 time_limit_us=None if chance.random() < 0.8 else 50 * S,

@@ -4,6 +4,7 @@ import getpass
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -31,6 +32,7 @@ def new_job(
     memory_mib: int = 0,
     disk_mib: int = 0,
     priority: int = 0,
+    kind: Literal["batch", "best-effort"] = "batch",
     array: int | None = None,
     at_once: int | None = None,
     after: Sequence[str | Dependency] = (),
@@ -46,6 +48,7 @@ def new_job(
         command: program and arguments of each task; or `image`, or both.
         user: whose job it is; empty means whoever runs this program.
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
+        kind: what it is owed: `best-effort` takes what is idle, and stops for any other job.
         array: so many instances, each with `count` tasks.
         at_once: with `array`, so many of its instances at once.
         after: ids of jobs that must have finished first; a `Dependency` says what else must have come of one.
@@ -69,6 +72,7 @@ def new_job(
     request = JobRequest(
         groups=(GroupRequest(**group),),  # type: ignore[arg-type]  # a mapping forgets which field has which type
         priority=priority,
+        kind=msgspec.UNSET if kind == "batch" else kind,
         array=array,
         at_once=msgspec.UNSET if at_once is None else at_once,
         after=tuple([each if isinstance(each, Dependency) else Dependency(job=each) for each in after]) or msgspec.UNSET,

@@ -342,6 +342,8 @@ def check_request(request: JobRequest) -> None:
         raise Malformed("request.groups: at least one group needs a min of 1")
     if len(names) != len(dict.fromkeys(names)):
         raise Malformed("request.groups: two groups have one name")
+    if request.kind == "best-effort" and not request.preemptible:
+        raise Malformed("request.preemptible: a best-effort job yields to every other, and may not forbid it")
     if request.at_once and request.array is None:
         raise Malformed("request.at_once says how many elements of an array may run at once, and there is no array")
     if request.success and request.success not in names:

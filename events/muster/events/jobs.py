@@ -149,6 +149,9 @@ class JobRequest(Part, frozen=True, kw_only=True):
     groups: Annotated[tuple[GroupRequest, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
     priority: Priority = 0
     preemptible: bool = True
+    kind: Literal["best-effort"] | UnsetType = UNSET
+    """Unset is a batch job. `best-effort`: it takes what nobody else wants, is charged to no guarantee and no limit, and is told
+    to stop for any other job before anybody else is."""
     array: TaskCount | None = None
     """How many elements; None means one instance. Elements are numbered from 0."""
     at_once: TaskCount | UnsetType = UNSET

@@ -16,7 +16,7 @@ def enter_queue(tree: QueueTree, job: Job) -> str:
         job.priority = queue.spec.default_priority
     if job.limit_us is None:
         job.limit_us = tree.max_time_us(queue)
-    return job.user if tree.tells_users(queue) else ""
+    return "" if job.spare else job.user if tree.tells_users(queue) else ""
 
 
 def leave_queue(tree: QueueTree, job: Job) -> None:
@@ -27,8 +27,10 @@ def leave_queue(tree: QueueTree, job: Job) -> None:
 
 
 def charge_attempt(tree: QueueTree, attempt: Attempt) -> None:
-    """Its queue is charged with what its tasks hold, from now on."""
+    """Its queue is charged with what its tasks hold, from now on; for one that is best-effort nobody is."""
     job = attempt.instance.job
+    if job.spare:
+        return
     queue = tree.of(job.queue)
     charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding])
     queue.attempts[attempt] = None

@@ -89,7 +89,7 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
         state.pending.discard(instance)
     live = [i.attempt for i in job.instances if i.attempt is not None and i.attempt.phase != "stop"]
     for attempt in live:
-        uncount(attempt)
+        uncount(state, attempt)
     job.priority = event.priority
     for attempt in live:
         count_running(state, attempt)
@@ -172,7 +172,9 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     if state.tree is not None:
         charge_attempt(state.tree, attempt)
     state.timers.ready.set_first(instance, until_us)
-    if job.request.preemptible:
+    if job.spare:
+        state.yielding[attempt] = None
+    elif job.request.preemptible:
         running = attempt.running = state.pending.running_of(job)
         running.count += 1
 
@@ -255,7 +257,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     if attempt.evictions:
         attempt.evictions = None
         set_eviction(state, attempt)
-    uncount(attempt)
+    uncount(state, attempt)
     if state.tree is not None:
         if attempt.charge is not None:
             uncharge_attempt(state, attempt)
@@ -298,7 +300,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
     else:
         timers.ready.cancel(instance)
     if attempt.phase != "stop":
-        uncount(attempt)
+        uncount(state, attempt)
         if state.degraded:
             state.degraded.pop(instance.key, None)
     else:
@@ -448,7 +450,7 @@ def enqueue(state: State, instance: Instance) -> None:
         state.timers.backoff.set(instance, instance.not_before_us)
     else:
         user = ""
-        if state.tree is not None and state.tree.tells_users(state.tree.of(instance.job.queue)):
+        if state.tree is not None and not instance.job.spare and state.tree.tells_users(state.tree.of(instance.job.queue)):
             user = instance.job.user
         alone = instance.key in state.nominations or instance.key in state.plans.by_key
         length = length_us(state.policy, instance.job) if state.plans.on else 0
@@ -470,17 +472,21 @@ def _leave_pending(state: State, instance: Instance) -> None:
 def count_running(state: State, attempt: Attempt) -> None:
     """It may be a victim from now on, if its job may."""
     job = attempt.instance.job
-    if job.request.preemptible:
+    if job.spare:
+        state.yielding[attempt] = None
+    elif job.request.preemptible:
         running = attempt.running = state.pending.running_of(job)
         running.count += 1
 
 
-def uncount(attempt: Attempt) -> None:
+def uncount(state: State, attempt: Attempt) -> None:
     """It is no victim any more."""
     running = attempt.running
     if running is not None:
         running.count -= 1
         attempt.running = None
+    elif attempt.instance.job.spare:
+        state.yielding.pop(attempt, None)
 
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {

@@ -91,6 +91,8 @@ def check_rebuild(state: State) -> None:
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
     running, anew = _running(state), _running(other)
     check(running == anew, f"running: {running}, rebuilt {anew}")
+    yielding = [sorted([attempt.instance.key for attempt in each.yielding]) for each in (state, other)]
+    check(yielding[0] == yielding[1], f"yielding: {yielding[0]}, rebuilt {yielding[1]}")
     check(other.stopping == state.stopping, f"stopping: {state.stopping}, rebuilt {other.stopping}")
     check(sorted(other.degraded) == sorted(state.degraded), "the degraded differ from the rebuilt ones")
     mine = sorted([(key, item.count) for key, item in state.pending.classes.items() if item.count], key=str)

@@ -16,6 +16,9 @@ from muster.events.jobs import Dependency, JobRequest, JobRun
 if TYPE_CHECKING:
     from muster.cluster.queues import PendingClass
 
+BEHIND: Final = 2**40
+"""So far below its priority a best-effort job ranks: below the lowest that another may have."""
+
 TERMINAL: Final = frozenset(("finished", "failed", "cancelled", "rejected"))
 
 Place = tuple[int, int, int]
@@ -167,6 +170,15 @@ class Job(Kept):
     """Its labels, as one text: equal for equal labels, empty for none."""
     tagged: bool = False
     """It has labels or rules: `muster.cluster.tags` counts its tasks."""
+    spare: bool = False
+    """It is best-effort: charged to nothing, asked after all others, and told to stop for any of them."""
+    apart: str = ""
+    """What tells it from others of its gang that wait: its labels and its kind, as one text."""
+
+    @property
+    def rank(self) -> int:
+        """Its priority; below every other job's for one that is best-effort."""
+        return self.priority - BEHIND if self.spare else self.priority
 
 
 def job_of(
@@ -188,9 +200,14 @@ def job_of(
 
 def mark(job: Job) -> None:
     """Say what of a job is counted beside its amounts."""
-    labels = job.request.labels
+    request = job.request
+    labels = request.labels
     if labels:
         job.tag = encode(labels).decode()
         job.tagged = True
     elif job.gang.rules is not None:
         job.tagged = True
+    job.apart = job.tag
+    if request.kind:
+        job.spare = request.kind == "best-effort"
+        job.apart = f"{job.tag}/{request.kind}"

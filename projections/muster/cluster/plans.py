@@ -132,11 +132,11 @@ def order_of(policy: Policy, instance: Instance, at_us: int) -> Order:
 
 
 def standing(policy: Policy, job: Job, until_us: int) -> int:
-    """The priority of a job, higher for as long as it waited until then."""
+    """The rank of a job, higher for as long as it waited until then."""
     after_us = policy.aging_after_us
     if not after_us:
-        return job.priority
-    return job.priority + min(policy.aging_max, max(0, until_us - job.submitted_us) // after_us)
+        return job.rank
+    return job.rank + min(policy.aging_max, max(0, until_us - job.submitted_us) // after_us)
 
 
 def length_us(policy: Policy, job: Job) -> int:

@@ -19,12 +19,13 @@ instance if it is a class of its own."""
 class PendingClass:
     """Pending instances that are equal for placement. `memo` is the engine's: what it found when it last asked."""
 
-    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "named", "priority", "queue", "user")
+    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "named", "priority", "queue", "spare", "user")
 
     def __init__(self, key: ClassKey, job: Job) -> None:
         self.key = key
         self.queue = job.queue
-        self.priority = job.priority
+        self.priority = job.rank
+        self.spare = job.spare
         self.gang: Gang = job.gang
         self.avoid = job.avoid
         self.user = key[4]
@@ -73,7 +74,7 @@ EMPTY_MAX = 4096
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count", "empty", "indexed", "queues", "running")
+    __slots__ = ("classes", "count", "empty", "indexed", "queues", "running", "spare")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
@@ -83,6 +84,8 @@ class PendingQueue:
         self.indexed = False
         self.queues: dict[str, Waiting] = {}
         """The queues in which somebody waits: kept from `index` on, where queues stand in a tree."""
+        self.spare: dict[ClassKey, PendingClass] = {}
+        """The classes of best-effort jobs in which somebody waits, which stand in none of these queues; kept likewise."""
         self.running: dict[tuple[str, int], Running] = {}
         """How many attempts may be victims, by queue and priority."""
 
@@ -100,7 +103,7 @@ class PendingQueue:
         """It waits from now on. One that is nominated or planned is a class of its own, `alone`; `user` where the queue tells
         users apart."""
         job = instance.job
-        gang = f"{job.gang.key}{job.tag}" if job.tag else job.gang.key
+        gang = f"{job.gang.key}{job.apart}" if job.apart else job.gang.key
         key: ClassKey = (job.queue, job.priority, gang, job.avoid, user, length_us, instance.key if alone else None)
         found = self.classes.get(key)
         if found is None:
@@ -143,12 +146,16 @@ class PendingQueue:
         """From now on it is known who waits in each queue."""
         self.indexed = True
         self.queues = {}
+        self.spare = {}
         for waiting in self.classes.values():
             if waiting.count:
                 self._enter(waiting)
 
     def _enter(self, waiting: PendingClass) -> None:
         """Somebody waits in the class from now on."""
+        if waiting.spare:
+            self.spare[waiting.key] = waiting
+            return
         queue = self.queues.get(waiting.queue)
         if queue is None:
             queue = self.queues[waiting.queue] = Waiting()
@@ -159,6 +166,9 @@ class PendingQueue:
 
     def _leave(self, waiting: PendingClass) -> None:
         """Nobody waits in the class any more."""
+        if waiting.spare:
+            del self.spare[waiting.key]
+            return
         queue = self.queues[waiting.queue]
         del queue.classes[waiting.key]
         if not queue.classes:

@@ -70,6 +70,7 @@ class State:
         "todo",
         "tree",
         "wakes",
+        "yielding",
     )
 
     def __init__(self, cell: str) -> None:
@@ -120,6 +121,8 @@ class State:
         """Jobs that wait for what can never be."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
+        self.yielding: dict[Attempt, None] = {}
+        """Attempts that are owed nothing, not told to stop: those of best-effort jobs."""
         self.wakes = 0
         """Counts what may let a waiting job start although nothing was freed: caches that stood before it are stale."""
 

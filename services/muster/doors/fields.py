@@ -5,7 +5,7 @@ that is not here does not exist.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -201,6 +201,17 @@ def _write_span(micros: int) -> int | str:
     return seconds
 
 
+KINDS: Final = ("batch", "best-effort")
+
+
+def read_kind(value: Value) -> str | msgspec.UnsetType:
+    """The kind of a job; unset for a batch job."""
+    kind = value.string()
+    if kind not in KINDS:
+        raise value.error(f"must be {' or '.join(KINDS)}, not {value.said()}")
+    return msgspec.UNSET if kind == "batch" else kind
+
+
 def _directory(value: Value) -> str:
     return "" if value.data is None else value.string()
 
@@ -235,6 +246,14 @@ JOB_FIELDS = (
 REQUEST_FIELDS = (
     _field("priority", JobRequest, "priority", "whole number", "Higher goes first, in its queue."),
     _field("preemptible", JobRequest, "preemptible", "true, false", "Whether a higher job may take its place.", Value.boolean),
+    _field(
+        "kind",
+        JobRequest,
+        "kind",
+        "batch, best-effort",
+        "What it is owed. `best-effort`: nothing; it takes what is idle, and stops for any other job.",
+        read_kind,
+    ),
     _field("array", JobRequest, "array", "whole number", "So many elements, each a whole instance of the job.", _array),
     _field("at_once", JobRequest, "at_once", "whole number", "With `array`: so many elements at once, in their order."),
     _field(

@@ -28,6 +28,7 @@ from muster.engine.reclaim import Grounds, levels
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
 from muster.engine.shares import ONE, Asks, share
+from muster.engine.spare import held as held_by_spare
 from muster.engine.special import ports_free, special_fits
 
 
@@ -123,13 +124,19 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
 def _about_queue(state: State, job: Job) -> list[str]:
     """What its queue has and may have, and how far the job was lifted by waiting."""
     lines = []
-    lifted = standing(state.policy, job, state.at_us) - job.priority
+    lifted = standing(state.policy, job, state.at_us) - job.rank
     if lifted:
         waited_s = (state.at_us - job.submitted_us) // 1_000_000
         lines.append(f"its priority {job.priority} stands {lifted} higher for {waited_s} s since its submission")
     tree = state.tree
     if tree is None:
         return lines
+    if job.spare:
+        has = shown("gpus", held_by_spare(state, tree).get(job.queue, {}).get("gpus", 0))
+        return [
+            *lines,
+            f"it is best-effort, and charged to no guarantee and no limit; those of queue {job.queue} hold {has} GPUs",
+        ]
     found = Limits(state, tree).why(job)
     if found is not None:
         lines.append(str(found))
@@ -239,9 +246,9 @@ def _position(state: State, instance: Instance) -> int:
             ]
         )
     for waiting in state.pending.classes.values():
-        if waiting.queue == job.queue and waiting.priority > job.priority:
+        if waiting.queue == job.queue and waiting.priority > job.rank:
             before += waiting.count
-        elif waiting.queue == job.queue and waiting.priority == job.priority:
+        elif waiting.queue == job.queue and waiting.priority == job.rank:
             before += sum([place < instance.place for place in waiting.places()])
     return before
 
@@ -411,6 +418,8 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
 def _about_preemption(state: State, instance: Instance) -> str:
     """Whether others could be preempted for it, how many, and why the others not."""
     job = instance.job
+    if job.spare:
+        return "preemption: it is best-effort: nobody is told to stop for it, and it is told to stop for any other job"
     if state.tree is not None:
         return _about_grounds(state, state.tree, job)
     if not state.policy.preemption:
@@ -418,7 +427,7 @@ def _about_preemption(state: State, instance: Instance) -> str:
     victims = 0
     kept: dict[str, int] = {}
     for other in state.jobs.values():
-        if other.open and other.queue == job.queue and other is not job:
+        if other.open and (other.queue == job.queue or other.spare) and other is not job:
             for each in other.instances:
                 attempt = each.attempt
                 if attempt is None:

@@ -26,7 +26,7 @@ from muster.cluster.plans import standing
 from muster.cluster.queues import PendingClass, Waiting
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import Nomination, State
-from muster.engine import preempt
+from muster.engine import preempt, spare
 from muster.engine.emit import Emitter
 from muster.engine.limits import LimitedPlacer, Limits
 from muster.engine.passes import Asked, Pass
@@ -120,6 +120,8 @@ class TreePass(Pass):
         while not emitter.full:
             spot = self._pick()
             if spot is None:
+                if self.state.pending.spare:
+                    self._ask_spare()
                 return
             turns = spot.turns
             assert turns is not None
@@ -155,6 +157,20 @@ class TreePass(Pass):
                 heapq.heappush(turns, self._turn(who, head))
             self._lowest.pop(spot.queue.name, None)
             self._update(spot)
+
+    def _ask_spare(self) -> None:
+        """Ask those who take what nobody else wants."""
+        state, tree, emitter = self.state, self.tree, self.emitter
+        classes = [each for each in state.pending.spare.values() if not any(q.closed for q in tree.of(each.queue).path)]
+        turns = spare.turns(state, classes)
+        while turns and not emitter.full:
+            *_, number, waiting, first = heapq.heappop(turns)
+            vain = self._in_vain_since(waiting, tree.of(waiting.queue))
+            if not vain and self._ask(waiting, first):
+                head = waiting.head() if waiting.count else None
+                if head is not None:
+                    standing_now = standing(state.policy, head.job, state.at_us)
+                    heapq.heappush(turns, (-standing_now, head.place, number, waiting, head))
 
     def _may_be_planned(self, waiting: PendingClass) -> bool:
         """Whether to look at a class that would be asked in vain: its first has a plan, or may get one."""
@@ -304,7 +320,13 @@ class TreePass(Pass):
 
     def _nobody_to_ask(self, queue: Queue, waiting: Waiting) -> bool:
         """Whether everybody in the queue would be asked in vain, told without looking at each."""
-        if self.state.stopping or self.tree.tiered or self.tree.subtrees or (queue.guarantee and self.state.policy.reclaim):
+        if (
+            self.state.stopping
+            or self.state.yielding
+            or self.tree.tiered
+            or self.tree.subtrees
+            or (queue.guarantee and self.state.policy.reclaim)
+        ):
             return False
         if self.state.nominations and any(each.key[-1] is not None for each in waiting.classes.values()):
             return False
@@ -324,12 +346,18 @@ class TreePass(Pass):
         if (
             self._backfill is None
             and gang not in self._alive
+            and not state.yielding
             and waiting.key[-1] is None
             and self._lowest_in(queue) >= waiting.priority
             and (not state.stopping or placer.waited.get(gang) == self._freed())
             and not crosses(state, self.tree, queue, self.limits.asks.of(waiting.gang))
         ):
             return True
+        return self._in_vain_since(waiting, queue)
+
+    def _in_vain_since(self, waiting: PendingClass, queue: Queue) -> bool:
+        """Whether asking the class would fail as it did last time."""
+        state = self.state
         asked = waiting.memo
         if not isinstance(asked, AskedInQueue):
             return False
@@ -391,6 +419,8 @@ class TreePass(Pass):
     def find(self, job: Job, lifted: bool = False) -> tuple[Placement, ...] | None:
         """Places that are free for the job, within the limits of its queue, or None."""
         gang = job.gang
+        if job.spare:
+            return self.placer.find(job)
         if not lifted and self._backfill is None and gang.key not in self._alive:
             return None
         allowed = self.limits.allowed(job)
@@ -407,12 +437,12 @@ class TreePass(Pass):
 
     def may_refill(self, instance: Instance, places: tuple[Placement, ...]) -> bool:
         """Whether a running gang may have these places for members that it lost."""
-        return self.limits.may_refill(instance, places)
+        return instance.job.spare or self.limits.may_refill(instance, places)
 
     def _outranked(self, job: Job) -> list[Nomination]:
         """The nominations that the job may take from: of its queue, or of one below a common one that says so."""
         nominations = self.state.nominations
-        if not nominations:
+        if not nominations or job.spare:
             return []
         found = [
             nomination
@@ -462,8 +492,8 @@ class TreePass(Pass):
                 tree.shift(tree.of(each.queue), each.user, charge, -1)
         return conflicts
 
-    def _worth_searching(self, job: Job) -> bool:
-        """Whether anybody could be a victim, or stops anyway."""
+    def _may_preempt(self, job: Job) -> bool:
+        """Whether anybody could be who does not make way by what he is, or stops anyway."""
         state = self.state
         queue = self.tree.of(job.queue)
         self._within = levels(self.tree, queue, self.limits.asks.of(job.gang))
@@ -471,10 +501,10 @@ class TreePass(Pass):
             return True
         return state.policy.preemption and (bool(state.stopping) or self._lowest_in(queue) < job.priority)
 
-    def search(self, job: Job) -> preempt.Found | None:
+    def among(self, job: Job, grounds: Grounds | None = None) -> preempt.Found | None:
         """Places for the job with the victims that this takes, within the limits of its queue, or None."""
         state = self.state
-        grounds = Grounds(state, self.tree, job, self._within)
+        grounds = grounds or Grounds(state, self.tree, job, self._within)
         if not grounds.victims:
             return self._wait(job, grounds)
         allowed = self.limits.allowed(job)
@@ -508,7 +538,7 @@ class TreePass(Pass):
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: a limit, before what the nodes lack."""
         head = waiting.head()
-        if head is not None:
+        if head is not None and not head.job.spare:
             found = self.limits.why(head.job)
             if found is not None:
                 return found.code

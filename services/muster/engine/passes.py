@@ -31,6 +31,8 @@ from muster.engine.emit import Emitter
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
+from muster.engine.reclaim import Grounds
+from muster.engine.spare import making_way
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -58,13 +60,15 @@ class Asked:
 class Pass:
     """One pass. It emits decisions, each of which is folded in at once."""
 
-    __slots__ = ("again", "deferrals", "emitter", "placer", "preempted", "state")
+    __slots__ = ("again", "beyond", "deferrals", "emitter", "placer", "preempted", "state")
 
     def __init__(self, state: State, placer: Placer, emitter: Emitter) -> None:
         self.state = state
         self.placer = placer
         self.emitter = emitter
         self.again = False
+        self.beyond = False
+        """For the last ask somebody could be a victim who does not make way by what he is, or stops anyway."""
         self.preempted = False
         """Somebody was told to stop in this round: what of it nobody waits for may help somebody who comes later."""
         self.deferrals = state.policy.deferrals_max
@@ -206,8 +210,14 @@ class Pass:
         return self.placer.find(job)
 
     def search(self, job: Job) -> preempt.Found | None:
-        """Places for the job with the victims that this takes, or None."""
-        return preempt.search(self.state, self.placer, job)
+        """Places for the job with the victims that this takes, or None. Those who make way anyway are tried alone first."""
+        first = making_way(self.state, job)
+        found = self.among(job, first) if first is not None else None
+        return found if found is not None or not self.beyond else self.among(job)
+
+    def among(self, job: Job, grounds: Grounds | None = None) -> preempt.Found | None:
+        """The same with these victims, or with all that there may be."""
+        return preempt.search(self.state, self.placer, job, grounds)
 
     def asked(self, waiting: PendingClass) -> Asked:
         """The note that the class was asked in vain just now."""
@@ -266,6 +276,8 @@ class Pass:
 
     def _outranked(self, job: Job) -> list[Nomination]:
         """The nominations that the job may take from, in the order of their beneficiaries."""
+        if job.spare:
+            return []
         found = [
             nomination
             for nomination in self.state.nominations.values()
@@ -410,6 +422,13 @@ class Pass:
 
     def _worth_searching(self, job: Job) -> bool:
         """Whether anybody could be a victim, or stops anyway."""
+        if job.spare:
+            return False
+        self.beyond = self._may_preempt(job)
+        return self.beyond or bool(self.state.yielding)
+
+    def _may_preempt(self, job: Job) -> bool:
+        """Whether anybody could be who does not make way by what he is, or stops anyway."""
         state = self.state
         if not state.policy.preemption:
             return False

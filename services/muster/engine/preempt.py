@@ -34,6 +34,7 @@ from muster.engine.plan import Plan
 from muster.engine.reclaim import Grounds
 from muster.engine.room import fits
 from muster.engine.rows import devices_for
+from muster.engine.yielding import yields
 from muster.events.decisions import Placement
 
 EXACT_MAX: Final = 64
@@ -103,14 +104,17 @@ def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = Non
 
 def rank(attempt: Attempt) -> Rank:
     """The rank of a victim: lower goes first."""
-    return attempt.instance.job.priority, int(attempt.phase == "run")
+    return attempt.instance.job.rank, int(attempt.phase == "run")
 
 
 def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
     """Whether the rules let the job have this attempt preempted."""
     other = attempt.instance.job
+    if other.spare:
+        return attempt.phase != "stop" and yields(other, job)
     return (
-        attempt.phase != "stop"
+        not job.spare
+        and attempt.phase != "stop"
         and other.queue == job.queue
         and other.priority < job.priority
         and standing(state.policy, other, attempt.bound_us) < job.priority

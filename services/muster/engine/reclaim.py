@@ -20,6 +20,7 @@ from muster.cluster.plans import standing
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import State
 from muster.engine.shares import borrowed, within
+from muster.engine.yielding import those_for
 
 Levels = tuple[Queue, ...]
 
@@ -44,11 +45,12 @@ def crosses(state: State, tree: QueueTree, queue: Queue, asks: Charge) -> bool:
 class Grounds:
     """The victims that a job may have, one by one, and whether it may have some of them together."""
 
-    __slots__ = ("_base", "_crossing", "_job", "_levels", "_queue", "_state", "_tree", "victims")
+    __slots__ = ("_base", "_crossing", "_job", "_levels", "_queue", "_state", "_stopping", "_tree", "victims")
 
     def __init__(self, state: State, tree: QueueTree, job: Job, found: Levels) -> None:
         self._state = state
         self._tree = tree
+        self._stopping: Iterable[Attempt] = tree.stopping
         self._job = job
         self._queue = tree.of(job.queue)
         self._levels = found
@@ -60,6 +62,7 @@ class Grounds:
         if state.policy.preemption:
             self._add_lower(self._queue)
         self._add_others()
+        self.victims.update(those_for(state, job))
 
     def _add_lower(self, queue: Queue) -> None:
         """Those of lower priority in a queue."""
@@ -158,12 +161,12 @@ class Grounds:
                     return True
             return False
 
-        return [each for each in self._tree.stopping if there(each)], [each for each in self.victims if there(each)]
+        return [each for each in self._stopping if there(each)], [each for each in self.victims if there(each)]
 
     def rows(self) -> int:
         """The rows on which a victim holds something, or what stops anyway, as bits."""
         places = bytearray(len(self._state.ledger.nodes) // 8 + 1)
-        for attempt in (*self.victims, *self._tree.stopping):
+        for attempt in (*self.victims, *self._stopping):
             for task in attempt.tasks.values():
                 if task.holding:
                     row = task.node.row

@@ -10,6 +10,7 @@ import msgspec
 from muster.cluster.queuetree import Charge, Queue, QueueTree, task_amounts
 from muster.cluster.state import State
 from muster.engine.shares import ONE, share
+from muster.engine.spare import held as held_by_spare
 
 Shown = dict[str, int]
 
@@ -32,6 +33,8 @@ class QueueStands(msgspec.Struct, frozen=True, kw_only=True):
     charged: Shown
     held: Shown
     """What its jobs have on nodes: what stops too, and nothing that is only nominated."""
+    best_effort: Shown
+    """What of it best-effort jobs have, with which no queue is charged."""
     share_ppm: int
     """The largest part that it has of anything there is."""
     said: dict[str, Any] | None
@@ -45,7 +48,7 @@ def stands(state: State) -> dict[str, QueueStands]:
         return {}
     if tree.stale:
         tree.settle()
-    held = _held(state, tree)
+    held, spare = _held(state, tree), held_by_spare(state, tree)
     found: dict[str, QueueStands] = {}
 
     def below(queue: Queue) -> None:
@@ -62,6 +65,7 @@ def stands(state: State) -> dict[str, QueueStands]:
                 limit=_shown(child.caps),
                 charged=_shown(child.charged),
                 held=_shown(held[name]),
+                best_effort=_shown(spare.get(name, {})),
                 share_ppm=share(child.charged, tree.dimensions) * 1_000_000 // ONE,
                 said=None if child.spec is None else msgspec.to_builtins(child.spec),
             )
@@ -82,7 +86,7 @@ def _held(state: State, tree: QueueTree) -> dict[str, Charge]:
 
     for nomination in state.nominations.values():
         add(nomination.instance.job.queue, nomination.charge or {}, -1)
-    for attempt in tree.stopping:
+    for attempt in (*tree.stopping, *[each for each in state.yielding if each.instance.job.spare]):
         if attempt.held:
             add(attempt.instance.job.queue, {"jobs": 1}, 1)
         for task in attempt.tasks.values():

@@ -20,6 +20,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     preemption  victim preemptible, past `min_runtime_us`, given its grace, and of strictly lower priority in the same queue
                 or below one that says so, or of a queue that borrowed what a higher tier or a guarantee takes back; the
                 beneficiary is nominated in the same cycle with it as victim
+    yielding    nobody is told to stop for a best-effort job, nor for another where it is enough that best-effort ones go
     minimal     had any one victim been left where it is, something of the nominated places or of a limit would be missing
     quota       what is bound or nominated exceeds no limit of its queue, of those above it, or of its user there, is not lent
                 to nobody, and comes from no queue that was removed
@@ -54,6 +55,7 @@ from muster.verify.plans import Planned, Plans, above
 from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
+from muster.verify.yielding import all_that_make_way, lone, makes_way, spots, unwilling
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +213,9 @@ class Judge:
                 task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on, placed_us=self.world.at_us)
                 on.tasks[task] = None
         books = self.world.books
-        if books is not None:
+        if books is not None and attempt.instance.job.request.kind == "best-effort":
+            self._fault("quota", books.gone(attempt.instance.job) if attempt.phase == "starting" else "")
+        elif books is not None:
             placed = [attempt.tasks[place.rank] for place in places if place.rank in attempt.tasks]
             books.put(attempt, placed, 0 if attempt.books is not None else 1)
             more = charge_of(attempt) if attempt.phase == "starting" else sum_of([task.charge for task in placed])
@@ -287,13 +291,14 @@ class Judge:
         world, victim, request = self.world, attempt.instance, attempt.instance.job.request
         by, key = world.instance(event.by_job, event.by_instance), (event.by_job, event.by_instance)
         grounds, policy = self._grounds.get(attempt.key, ()), world.policy
-        ranks = by is not None and (outranks(world, by, victim) or bool(grounds))
+        ranks = by is not None and (outranks(world, by, victim) or bool(grounds) or makes_way(victim.job, by.job))
         reclaims = "reclaim" in grounds and policy.reclaim
+        way = by is not None and makes_way(victim.job, by.job)
         others = policy.preemption and (not grounds or grounds != ("reclaim",))
-        allowed = reclaims or others
+        allowed = reclaims or others or way
         spans = [policy.reclaim_min_runtime_us] * reclaims + [policy.min_runtime_us] * others
-        least_us = min(spans, default=0)
-        spared = world.books is not None and world.books.protected(attempt)
+        least_us = 0 if way else min(spans, default=0)
+        spared = not way and world.books is not None and world.books.protected(attempt)
         ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else least_us
         for so, text in (
             (attempt.phase != "stopping", "it is stopping already"),
@@ -324,6 +329,8 @@ class Judge:
         missing = self._missing(instance, uses, victims) or constraint_fault(world, instance, new, victims)
         self._fault("nomination", missing)
         told = self._to_stop(victims)
+        self._check(instance.job.request.kind != "best-effort", "yielding", "nobody is told to stop for a best-effort job")
+        self._make_way(instance, told)
         if world.books is not None:
             self._ask(world.books, instance, uses, told)
         for victim in self._preempted if not missing else ():
@@ -341,6 +348,18 @@ class Judge:
         world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
         if world.books is not None:
             world.books.move(instance.job, nominated(uses), 1)
+
+    def _make_way(self, instance: Instance, told: list[Attempt]) -> None:
+        """Nobody is told to stop where it is enough that those go who make way by what they are: judged for single tasks."""
+        world, job = self.world, instance.job
+        if not unwilling(told, job) or not lone(job) or not world.plain or self.plans.by_key:
+            return None
+        gone = all_that_make_way(world, job)
+        for node, use in spots(world, instance, gone) if gone else ():
+            free = not self._missing(instance, {node: [use]}, gone)
+            if free and (world.books is None or not self._over_quota(world.books, instance, {node: [use]}, [])):
+                return self._fault("yielding", f"it fits on {node.name} once those have gone who make way for it")
+        return None
 
     def _to_stop(self, victims: dict[AttemptKey, None]) -> list[Attempt]:
         """Those of the victims that this cycle tells to stop, and that were not told yet."""

@@ -151,4 +151,5 @@ def above(world: World, one: Instance, other: Instance) -> bool:
 def _standing(world: World, job: Job) -> int:
     after_us = world.policy.aging_after_us
     steps = max(0, world.at_us - job.submitted_us) // after_us if after_us else 0
-    return job.priority + min(world.policy.aging_max, steps)
+    behind = 2**40 if job.request.kind == "best-effort" else 0
+    return job.priority - behind + min(world.policy.aging_max, steps)

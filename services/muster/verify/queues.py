@@ -87,7 +87,9 @@ class Books:
             self.move(kept.instance.job, nominated(kept.uses), 1)
 
     def put(self, attempt: "Attempt", tasks: Iterable["Task"], instances: int) -> None:
-        """These tasks of it hold something from now on."""
+        """These tasks of it hold something from now on; for what is best-effort nobody is charged."""
+        if attempt.instance.job.request.kind == "best-effort":
+            return
         attempt.books = self
         total = Counter({"jobs": instances})
         for task in tasks:
@@ -156,6 +158,10 @@ class Books:
         return self._promised
 
     # What may be
+
+    def gone(self, job: "Job") -> str:
+        """Which queue above the job was removed; empty for none."""
+        return next((f"queue {name} was removed" for name in self.path(job.queue) if name in self.closed), "")
 
     def excess(self, job: "Job", more: Sum, running: bool = False) -> str:
         """Which limit is exceeded by what is charged now, of which `more` came last; empty if none is.

@@ -245,6 +245,7 @@ _READERS: dict[str, Reader] = {
     "queue": _by_queue,
     "user": _by_user,
     "held": _by_queue,
+    "best_effort": _by_queue,
     "planned": _planned,
     "node": _node_states,
     "before": _before,

@@ -271,7 +271,7 @@ def _whole(value: Value, mentions: Mentions) -> tuple[str, ...]:
 def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -> JobScene:
     if "kind" in fields:
         kind = fields["kind"].word(("batch", "service", "best-effort", "headroom"))
-        if kind != "batch":
+        if kind not in ("batch", "best-effort"):
             raise fields["kind"].error(f"{kind!r} is not supported yet: it arrives with {SERVICES}")
     queue = read_one(fields["queue"]) if "queue" in fields else "default"
     if queue not in mentions.queues:
@@ -294,6 +294,8 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
     else:
         groups = [_group(item, named=False)]
     request: dict[str, Any] = {"groups": groups}
+    if "kind" in fields and kind != "batch":
+        request["kind"] = kind
     for key, target, read in (
         ("priority", "priority", Value.whole),
         ("preemptible", "preemptible", Value.boolean),

@@ -345,10 +345,15 @@ def _shape_amounts(node: Node | None, shape: Any, devices: tuple[int, ...]) -> d
     return amounts
 
 
-def _charged(world: World, of: Callable[[Instance], str], name: str, stopping: bool) -> dict[str, Fraction]:
-    """What instances are charged with, their nominations too; or with `stopping` what they hold, stopping or not."""
+def _charged(world: World, of: Callable[[Instance], str], name: str, stopping: bool, spare: bool = False) -> dict[str, Fraction]:
+    """What instances are charged with, their nominations too; or with `stopping` what they hold, stopping or not.
+
+    `spare`: of best-effort jobs only, with which nobody is charged.
+    """
     total: dict[str, Fraction] = {}
     for job in world.state.jobs.values():
+        if job.spare != spare and (spare or not stopping):
+            continue
         for instance in job.instances:
             if of(instance) == name and (stopping or instance.phase != "stopping"):
                 for task in _held(instance):
@@ -380,7 +385,7 @@ def _by(of: Callable[[Instance], str], stopping: bool) -> Callable[[World, Amoun
     return check
 
 
-def _by_queue(stopping: bool) -> Callable[[World, Amounts], str | None]:
+def _by_queue(stopping: bool, spare: bool = False) -> Callable[[World, Amounts], str | None]:
     """The same for queues, each with all that stand below it."""
 
     def check(world: World, wanted: Amounts) -> str | None:
@@ -388,7 +393,7 @@ def _by_queue(stopping: bool) -> Callable[[World, Amounts], str | None]:
         for name, bounds in wanted:
             total: dict[str, Fraction] = {}
             for queue in _below(world, name):
-                _add(total, _charged(world, lambda instance: instance.job.queue, queue, stopping))
+                _add(total, _charged(world, lambda instance: instance.job.queue, queue, stopping, spare))
             wrong.extend(_compare(name, total, bounds))
         return ", ".join(wrong) or None
 
@@ -512,6 +517,7 @@ _JUDGES: dict[str, Callable[[World, Any], str | None]] = {
     "queue": _by_queue(stopping=False),
     "user": _by(lambda instance: instance.job.user, stopping=False),
     "held": _by_queue(stopping=True),
+    "best_effort": _by_queue(stopping=True, spare=True),
     "planned": _planned,
     "node": _node,
     "before": _before,

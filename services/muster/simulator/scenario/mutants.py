@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, plans, snapshot
+from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -126,6 +126,7 @@ _emit = Emitter.emit
 _holds = dependencies.holds
 _ended = lifecycle._ended
 _faulty = lifecycle._faulty
+_mark = jobs.mark
 _rank = preempt.rank
 _on_node = preempt._on_node
 _recount = Node.recount
@@ -196,6 +197,14 @@ def _free_at_notice(self: Emitter, decision: Event) -> None:
             if task.holding:
                 evolve_tasks.release(self.state, task, "exited")
         self.full = self.full or bool(self.state.todo)  # the next cycle ends what holds nothing now
+
+
+# Kinds
+
+
+def _mark_batch(job: Job) -> None:
+    _mark(job)
+    job.spare, job.apart = False, job.tag
 
 
 # Gangs
@@ -443,7 +452,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-preemption": _instead(Pass, "_preempt", lambda self, instance, outranked: False),
     "preempt-first": _instead(Pass, "_ask", _preempt_first),
     "preempt-anybody": _both(
-        _instead(preempt, "may_be_victim", _anybody), _instead(Pass, "_worth_searching", lambda self, job: True)
+        _instead(preempt, "may_be_victim", _anybody), _instead(Pass, "_may_preempt", lambda self, job: True)
     ),
     "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
     "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
@@ -452,6 +461,13 @@ MUTANTS: dict[str, Mutant] = {
         _instead(order, "crosses", lambda state, tree, queue, asks: tree.tiered or tree.subtrees),
     ),
     "no-fairness": _instead(order, "share", lambda charged, dimensions, weight=1: 0),
+    "best-effort-is-batch": _both(*[_instead(module, "mark", _mark_batch) for module in (jobs, snapshot)]),
+    "best-effort-not-first": lambda: mock.patch("muster.engine.passes.making_way", return_value=None),
+    "best-effort-stays": _both(
+        lambda: mock.patch("muster.engine.passes.making_way", return_value=None),
+        _instead(reclaim, "those_for", lambda state, job: {}),
+        _instead(preempt, "yields", lambda other, job: False),
+    ),
     "no-promises": _instead(order, "below", lambda queue: False),
     "no-weights": _instead(Queue, "weight", property(lambda self: 1)),
     "no-tiers": _instead(Queue, "tier", property(lambda self: 0)),

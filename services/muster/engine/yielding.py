@@ -1,0 +1,22 @@
+"""Who makes way before anybody is preempted: jobs that are owed nothing (semantics 29).
+
+A best-effort job is charged to no guarantee and no limit, so nothing that it holds is its own: it is told to stop for any job
+that is not best-effort, of whatever queue and priority, whatever the policy says of preemption and however short it ran. It
+has its grace. Only where that is not enough are others looked at, and then those who are best-effort still go first.
+Nobody is told to stop for a best-effort job.
+"""
+
+from muster.cluster.jobs import Attempt, Job
+from muster.cluster.state import State
+
+
+def yields(other: Job, job: Job) -> bool:
+    """Whether the other job makes way for this one by what it is."""
+    return other.spare and not job.spare
+
+
+def those_for(state: State, job: Job) -> dict[Attempt, None]:
+    """The attempts that make way for the job, in no order."""
+    if job.spare:
+        return {}
+    return {attempt: None for attempt in state.yielding if yields(attempt.instance.job, job)}
