@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 import pytest
+from aiokafka.errors import KafkaError
 
 from muster.log.bus import Bus
 from muster.log.topics import create
 from tests.support.disks import small_disk
+from tests.support.topics import administrator
 from tests.support.wrong_clock import Clocks
 
 BROKER = Path(__file__).parents[2] / "infra/kafka/broker"
@@ -283,6 +285,14 @@ def docker_brings(image: str) -> bool:
     return False
 
 
+def do_without_reaper() -> None:
+    """Where the image cannot be had that ends the containers of tests that were killed, testcontainers goes without it."""
+    from testcontainers.core.config import testcontainers_config  # it asks for the engine when it is imported
+
+    if not docker_brings(testcontainers_config.ryuk_image):
+        testcontainers_config.ryuk_disabled = True
+
+
 def _docker_answers() -> bool:
     try:
         done = subprocess.run(
@@ -296,8 +306,8 @@ def _docker_answers() -> bool:
 def _container() -> Iterator[Kafka]:
     """One KRaft node of the image apache/kafka, at a free port of this host that it also tells its clients."""
     from testcontainers.core.container import DockerContainer  # it asks for the engine when it is imported
-    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
+    do_without_reaper()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     container = DockerContainer(IMAGE).with_bind_ports(9092, port)
@@ -317,9 +327,24 @@ def _container() -> Iterator[Kafka]:
         "REPLICA_FETCH_MAX_BYTES": str(32 * 1024 * 1024),
     }.items():
         container = container.with_env(f"KAFKA_{name}", value)
-    container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(CONTAINER_START_S))
     with container:
-        yield Kafka(f"127.0.0.1:{port}")
+        made = Kafka(f"127.0.0.1:{port}")
+        end = time.monotonic() + CONTAINER_START_S
+        while not asyncio.run(_serves(made.address)):
+            if time.monotonic() > end:
+                said = b"".join(container.get_logs()).decode(errors="replace")
+                raise AssertionError(f"the container of {IMAGE} does not serve after {CONTAINER_START_S} s: {said[-4000:]}")
+            time.sleep(0.2)
+        yield made
+
+
+async def _serves(address: str) -> bool:
+    """Whether a broker answers there."""
+    with contextlib.suppress(KafkaError, OSError):
+        async with administrator(Bus.parse(address)) as client:
+            await client.list_topics()
+            return True
+    return False
 
 
 def bring_jars() -> None:

