@@ -4,6 +4,8 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import msgspec
+
 from muster.cluster import snapshot
 from muster.cluster.evolve import begin_cycle, evolve
 from muster.cluster.jobs import Attempt
@@ -50,7 +52,7 @@ class Case:
         """What happened, counted."""
         driver, chance = self.driver, self.random
         driver.step(*[self.node(f"n{index}") for index in range(chance.randint(1, 4))])
-        fill = sorted([self.submission(chance.randint(0, 3)) for _ in range(chance.randint(3, 9))], key=_priority, reverse=True)
+        fill = sorted([self.filler(chance.randint(0, 3)) for _ in range(chance.randint(3, 9))], key=_priority, reverse=True)
         for event in fill:
             driver.step(event)
             self.tidy()
@@ -88,6 +90,18 @@ class Case:
         preemptible = chance.random() < 0.9
         request = JobRequest(groups=groups, priority=priority, preemptible=preemptible, max_retries=0)
         return JobSubmitted(job=f"j{self.jobs}", name="n", user="u", request=request)
+
+    def filler(self, priority: int) -> JobSubmitted:
+        """One of those who are there before: some best-effort, some with a budget of disruption."""
+        chance = self.random
+        event = self.submission(priority)
+        sort = chance.random()
+        changes: dict[str, Any] = {}
+        if sort < 0.15:
+            changes = {"kind": "best-effort", "preemptible": True}
+        elif sort < 0.45:
+            changes = {"budget": chance.choice((0, 0, 1, 2))}
+        return msgspec.structs.replace(event, request=msgspec.structs.replace(event.request, **changes))
 
     def group(self, name: str) -> GroupRequest:
         """Whole devices, a share, or none."""
@@ -161,6 +175,8 @@ class Case:
             best = brute.best_word(state, instance, free)
             assert brute.word(victims) == best, f"{brute.word(victims)} go, {best} would do: {where}"
             self.counts["single optima"] += bool(told)
+            self.counts["budgets broken because they had to be"] += best is not None and best[0] > 0
+            self.counts["best-effort alone"] += bool(told) and all(victim.instance.job.spare for victim in victims)
         else:
             self.counts["gangs with victims"] += bool(told)
 

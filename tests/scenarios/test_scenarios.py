@@ -36,6 +36,8 @@ NOTICED_BY = {
     "best-effort-is-batch": "best-effort-last",
     "best-effort-not-first": "best-effort-flat",
     "best-effort-stays": "best-effort",
+    "no-budgets": "P15-spared",
+    "drained-at-once": "budget-drain",
     "no-promises": "Q6-guaranteed",
     "no-weights": "fair-shares",
     "no-tiers": "P22",

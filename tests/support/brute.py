@@ -15,8 +15,11 @@ from muster.events.jobs import GroupRequest
 Rank = tuple[int, int]
 """Priority, and 1 if it has started."""
 
-Word = list[Rank]
-"""Ranks of victims, the highest first: compared like words."""
+Word = tuple[int, list[Rank]]
+"""Tasks that go beyond budgets, then the ranks of victims, the highest first: compared like words."""
+
+LOWEST = -(2**60)
+"""The rank of best-effort jobs is counted from here."""
 
 
 class Room:
@@ -111,15 +114,30 @@ def eligible(state: State, instance: Instance) -> list[Attempt]:
         if attempt.phase != "stop"
         and attempt.instance.job.request.preemptible
         and attempt.instance.job.queue == instance.job.queue
-        and attempt.instance.job.priority < instance.job.priority
-        and (attempt.phase != "run" or now_us - attempt.started_us >= least_us)
+        and (
+            attempt.instance.job.request.kind == "best-effort"
+            or (
+                attempt.instance.job.priority < instance.job.priority
+                and (attempt.phase != "run" or now_us - attempt.started_us >= least_us)
+            )
+        )
     ]
 
 
 def word(victims: Collection[Attempt]) -> Word:
     """Their ranks, the highest first."""
-    ranks = [(attempt.instance.job.priority, int(attempt.phase == "run")) for attempt in victims]
-    return sorted(ranks, reverse=True)
+    ranks = [(_priority(attempt), int(attempt.phase == "run")) for attempt in victims]
+    beyond = 0
+    for attempt in victims:  # each is the only instance of its job, and none of these is disrupted before
+        budget = attempt.instance.job.request.budget
+        if isinstance(budget, int) and attempt.phase == "run":
+            beyond += max(0, sum(task.holding for task in attempt.tasks.values()) - budget)
+    return beyond, sorted(ranks, reverse=True)
+
+
+def _priority(attempt: Attempt) -> int:
+    job = attempt.instance.job
+    return job.priority + (LOWEST if job.request.kind == "best-effort" else 0)
 
 
 def best_word(state: State, instance: Instance, free: Sequence[Attempt]) -> Word | None:

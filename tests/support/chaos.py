@@ -147,6 +147,7 @@ class Chaos:
                 priority=chance.choice((0, 0, 1, 2, 5)),
                 preemptible=chance.random() < 0.85 or spare,
                 kind="best-effort" if spare else UNSET,
+                budget=chance.choice((UNSET, UNSET, UNSET, 0, 1, 2)),
                 array=chance.choice((None, None, None, 2)),
                 max_retries=chance.choice((0, 1)),
                 time_limit_us=None if chance.random() < 0.8 else 50 * S,

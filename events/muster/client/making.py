@@ -33,6 +33,7 @@ def new_job(
     disk_mib: int = 0,
     priority: int = 0,
     kind: Literal["batch", "best-effort"] = "batch",
+    budget: int | None = None,
     array: int | None = None,
     at_once: int | None = None,
     after: Sequence[str | Dependency] = (),
@@ -49,6 +50,7 @@ def new_job(
         user: whose job it is; empty means whoever runs this program.
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
         kind: what it is owed: `best-effort` takes what is idle, and stops for any other job.
+        budget: so many of its tasks may be disrupted at once.
         array: so many instances, each with `count` tasks.
         at_once: with `array`, so many of its instances at once.
         after: ids of jobs that must have finished first; a `Dependency` says what else must have come of one.
@@ -73,6 +75,7 @@ def new_job(
         groups=(GroupRequest(**group),),  # type: ignore[arg-type]  # a mapping forgets which field has which type
         priority=priority,
         kind=msgspec.UNSET if kind == "batch" else kind,
+        budget=msgspec.UNSET if budget is None else budget,
         array=array,
         at_once=msgspec.UNSET if at_once is None else at_once,
         after=tuple([each if isinstance(each, Dependency) else Dependency(job=each) for each in after]) or msgspec.UNSET,

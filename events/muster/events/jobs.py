@@ -152,6 +152,8 @@ class JobRequest(Part, frozen=True, kw_only=True):
     kind: Literal["best-effort"] | UnsetType = UNSET
     """Unset is a batch job. `best-effort`: it takes what nobody else wants, is charged to no guarantee and no limit, and is told
     to stop for any other job before anybody else is."""
+    budget: TaskMinimum | UnsetType = UNSET
+    """So many of its tasks may be disrupted at once, where that can be avoided; unset means any number."""
     array: TaskCount | None = None
     """How many elements; None means one instance. Elements are numbered from 0."""
     at_once: TaskCount | UnsetType = UNSET

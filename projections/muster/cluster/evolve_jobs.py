@@ -253,6 +253,7 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     attempt.degraded_until_us = 0
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
+    state.draining.pop(attempt, None)
     set_timer(state, attempt)
     if attempt.evictions:
         attempt.evictions = None
@@ -301,6 +302,7 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         timers.ready.cancel(instance)
     if attempt.phase != "stop":
         uncount(state, attempt)
+        state.draining.pop(attempt, None)
         if state.degraded:
             state.degraded.pop(instance.key, None)
     else:

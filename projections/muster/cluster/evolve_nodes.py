@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from muster.cluster.charging import charge_attempt
 from muster.cluster.check import broken, check
+from muster.cluster.disruption import note_drain
 from muster.cluster.evolve_tasks import fault, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
@@ -304,6 +305,8 @@ def _node_uncordoned(state: State, event: NodeUncordoned) -> None:
         node.cordoned = node.drained = node.fenced = False
         node.quarantined_until_us = 0
         node.silences = []
+        for attempt in dict.fromkeys([task.attempt for task in node.tasks]) if state.draining else ():
+            note_drain(state, attempt)
         set_timer(state, node)
         _altered(state, node)
 
@@ -314,7 +317,10 @@ def _node_drained(state: State, event: NodeDrained) -> None:
         return
     node.drained = True
     for task in in_order(node):
-        fault(state, task.attempt, Fault("drained", 0, node.name, lost=True))
+        if task.attempt.phase == "run" and task.attempt.instance.job.budgeted:
+            note_drain(state, task.attempt)
+        else:
+            fault(state, task.attempt, Fault("drained", 0, node.name, lost=True))
     _altered(state, node)
 
 

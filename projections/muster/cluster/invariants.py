@@ -2,6 +2,7 @@
 
 from muster.cluster import snapshot
 from muster.cluster.check import check
+from muster.cluster.disruption import waits_to_drain
 from muster.cluster.evolve_queues import plant
 from muster.cluster.jobs import TERMINAL, Attempt, Job
 from muster.cluster.nodes import LEVELS, Node, cpu_level
@@ -91,6 +92,8 @@ def check_rebuild(state: State) -> None:
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
     running, anew = _running(state), _running(other)
     check(running == anew, f"running: {running}, rebuilt {anew}")
+    draining = [sorted([a.instance.key for a in each.draining if waits_to_drain(a)]) for each in (state, other)]
+    check(draining[0] == draining[1], f"draining: {draining[0]}, rebuilt {draining[1]}")
     yielding = [sorted([attempt.instance.key for attempt in each.yielding]) for each in (state, other)]
     check(yielding[0] == yielding[1], f"yielding: {yielding[0]}, rebuilt {yielding[1]}")
     check(other.stopping == state.stopping, f"stopping: {state.stopping}, rebuilt {other.stopping}")

@@ -172,6 +172,8 @@ class Job(Kept):
     """It has labels or rules: `muster.cluster.tags` counts its tasks."""
     spare: bool = False
     """It is best-effort: charged to nothing, asked after all others, and told to stop for any of them."""
+    budgeted: bool = False
+    """It has a budget of disruption (`muster.cluster.disruption`)."""
     apart: str = ""
     """What tells it from others of its gang that wait: its labels and its kind, as one text."""
 
@@ -207,6 +209,7 @@ def mark(job: Job) -> None:
         job.tagged = True
     elif job.gang.rules is not None:
         job.tagged = True
+    job.budgeted = isinstance(request.budget, int)
     job.apart = job.tag
     if request.kind:
         job.spare = request.kind == "best-effort"

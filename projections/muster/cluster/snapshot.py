@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from muster.cluster import dependencies
+from muster.cluster.disruption import note_drain
 from muster.cluster.evolve_jobs import count_running, enqueue
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
@@ -473,6 +474,7 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
     else:
         set_timer(state, attempt)
         count_running(state, attempt)
+        note_drain(state, attempt)
     set_eviction(state, attempt)
     if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None

@@ -48,6 +48,7 @@ class State:
         "deferred",
         "degraded",
         "dependents",
+        "draining",
         "hopeless",
         "index",
         "jobs",
@@ -121,6 +122,8 @@ class State:
         """Jobs that wait for what can never be."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
+        self.draining: dict[Attempt, None] = {}
+        """Running attempts with a budget on nodes that are drained: they leave when it allows."""
         self.yielding: dict[Attempt, None] = {}
         """Attempts that are owed nothing, not told to stop: those of best-effort jobs."""
         self.wakes = 0

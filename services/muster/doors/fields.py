@@ -254,6 +254,13 @@ REQUEST_FIELDS = (
         "What it is owed. `best-effort`: nothing; it takes what is idle, and stops for any other job.",
         read_kind,
     ),
+    _field(
+        "budget",
+        JobRequest,
+        "budget",
+        "whole number",
+        "So many of its tasks may be disrupted at once, by preemption where that can be avoided, and by drains; else any number.",
+    ),
     _field("array", JobRequest, "array", "whole number", "So many elements, each a whole instance of the job.", _array),
     _field("at_once", JobRequest, "at_once", "whole number", "With `array`: so many elements at once, in their order."),
     _field(

@@ -9,6 +9,7 @@ from collections import Counter
 import msgspec
 
 from muster.cluster.dependencies import HOPES
+from muster.cluster.disruption import disrupted, waits_to_drain
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
@@ -227,6 +228,12 @@ def _not_pending(state: State, instance: Instance) -> str:
     if attempt.degraded_until_us:
         left_s = (attempt.degraded_until_us - state.at_us) // 1_000_000
         return f"running degraded on {nodes}: {attempt.held} of {len(attempt.tasks)} tasks; {left_s} s to be refilled"
+    if instance.job.budgeted:
+        gone = disrupted(instance.job)
+        text = f"running on {nodes}; {gone} of its job's tasks are disrupted, its budget is {instance.job.request.budget}"
+        if waits_to_drain(attempt):
+            return f"{text}: it leaves the drained node when {attempt.held} more may be"
+        return text
     return f"running on {nodes}"
 
 

@@ -75,7 +75,7 @@ def _estimate(state: State, job: Job, rows: int, on: On) -> Estimate | None:
                 devices -= sum([len(task.devices) for task in here])
                 tasks -= len(here)
             else:
-                key = (attempt.instance.job.priority, int(attempt.phase == "run"), attempt.instance.place)
+                key = (attempt.instance.job.rank, int(attempt.phase == "run"), attempt.instance.place)
                 attempts[key] = attempt
                 given = gives.setdefault(attempt, [0, 0])
                 given[0] += sum([len(task.devices) for task in here])

@@ -33,19 +33,19 @@ def next_decision(state: State, instance: Instance) -> Event | None:
     if phase == "stop":
         return None if attempt.held else _ended(state, attempt, attempt.stop_reason, attempt.stop_node, attempt.stop_code)
     if instance.cancelling:
-        return _leave(state, attempt, "cancelled", "", 0)
+        return leave(state, attempt, "cancelled", "", 0)
     fault = attempt.fault
     if phase == "prepare" and attempt.ready == len(attempt.tasks):
         if fault is None or fault.reason == "member-failed":  # it ran, whatever came of it
             return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
     if fault is not None:
         if fault.lost and phase == "run" and succeeded(attempt):
-            return _leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
+            return leave(state, attempt, "finished", "", 0)  # it was done before it lost anything
         return _faulty(state, attempt, fault)
     if phase == "prepare":
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
-        return _leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)
+        return leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)
     if not attempt.held:
         return _ended(state, attempt, "task-missing", "", 0)
     return None
@@ -59,13 +59,13 @@ def overdue(state: State, instance: Instance) -> Event | None:
         return None
     if attempt.phase == "prepare" and attempt.ready_until_us <= now:
         late = [task for _, task in sorted(attempt.tasks.items()) if task.phase == "preparing"]
-        return _leave(state, attempt, "ready-timeout", late[0].node.name if late else "", 0)
+        return leave(state, attempt, "ready-timeout", late[0].node.name if late else "", 0)
     if attempt.phase == "run":
         if attempt.degraded_until_us and attempt.degraded_until_us <= now:
-            return _leave(state, attempt, "node-lost", "", 0)
+            return leave(state, attempt, "node-lost", "", 0)
         limit = instance.job.limit_us
         if limit is not None and attempt.started_us + limit <= now:
-            return _leave(state, attempt, "time-limit", "", 0)
+            return leave(state, attempt, "time-limit", "", 0)
     return None
 
 
@@ -79,7 +79,7 @@ def evicted(state: State, instance: Instance) -> Event | None:
     attempt = instance.attempt
     if attempt is None or attempt.phase == "stop" or not attempt.evictions or min(attempt.evictions.values()) > state.at_us:
         return None
-    return _leave(state, attempt, "taint", "", 0)
+    return leave(state, attempt, "taint", "", 0)
 
 
 def _waiting(state: State, instance: Instance) -> Event | None:
@@ -104,10 +104,10 @@ def _faulty(state: State, attempt: Attempt, fault: Fault) -> Event:
             instance = attempt.instance
             return MemberLost(job=instance.job.id, instance=instance.index, attempt=attempt.number, until_us=until_us)
     blamed = "" if fault.blame == "job" else fault.node
-    return _leave(state, attempt, fault.reason, blamed, fault.code)
+    return leave(state, attempt, fault.reason, blamed, fault.code)
 
 
-def _leave(state: State, attempt: Attempt, reason: str, node: str, code: int) -> Event:
+def leave(state: State, attempt: Attempt, reason: str, node: str, code: int) -> Event:
     """Tell it to stop; or, if nothing is held any more, end it at once."""
     if not attempt.held:
         return _ended(state, attempt, reason, node, code)

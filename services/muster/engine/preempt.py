@@ -26,6 +26,7 @@ from muster.cluster.state import State
 from muster.engine.backfill import Backfill
 from muster.engine.bound import Bound
 from muster.engine.candidates import CandidateCache
+from muster.engine.disruption import breaches, last, subsets
 from muster.engine.indomain import in_one_domain
 from muster.engine.limits import within_limits
 from muster.engine.nodeindex import rows_of
@@ -151,18 +152,20 @@ def _single(state: State, placer: Finder, job: Job, grounds: Grounds | None, clo
     bits = placer.cache.of(shape).bits & ~placer.excluded(job.avoid) & ~closed
     if grounds is not None:
         bits &= grounds.rows()
-    estimates: list[tuple[Rank, int, tuple[int, ...], int]] = []
+    estimates: list[tuple[int, Rank, int, tuple[int, ...], int]] = []
     for row in rows_of(bits):
         node = state.ledger.node(row)
         least = _estimate(state, node, shape, job, grounds)
         if least is not None:
             estimates.append((*least, _newest(node, grounds), row))
     estimates.sort()
-    best: tuple[tuple[list[Rank], int, int, tuple[int, ...], int], Found] | None = None
+    best: tuple[tuple[int, list[Rank], int, int, tuple[int, ...], int], Found] | None = None
     tries = Tries(grounds)
-    for tried, (least_rank, _, newest, row) in enumerate(estimates):
-        if best is not None and (tried >= EXACT_MAX or (best[0][0] and best[0][0][0] < least_rank) or not best[0][0]):
-            break
+    for tried, (beyond, least_rank, _, newest, row) in enumerate(estimates):
+        if best is not None:
+            broken, ranks = best[0][:2]
+            if tried >= EXACT_MAX or not ranks or (not broken and (beyond or ranks[0] < least_rank)):
+                break
         found = _on_node(placer, state, state.ledger.node(row), shape, job, tries)
         if found is not None:
             devices, victims = found
@@ -181,8 +184,8 @@ def _newest(node: Node, grounds: Grounds | None) -> tuple[int, ...]:
     return min([tuple([-at for at in (attempt.bound_cycle, *attempt.instance.place)]) for attempt in found], default=())
 
 
-def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, int]:
-    """Ranks from the highest, tasks, and device time lost."""
+def _cost(state: State, victims: Sequence[Attempt]) -> tuple[int, list[Rank], int, int]:
+    """Tasks beyond budgets, ranks from the highest, tasks, and device time lost."""
     ranks = sorted([rank(attempt) for attempt in victims], reverse=True)
     tasks = sum([attempt.held for attempt in victims])
     lost = sum(
@@ -192,17 +195,19 @@ def _cost(state: State, victims: Sequence[Attempt]) -> tuple[list[Rank], int, in
             if attempt.phase == "run"
         ]
     )
-    return ranks, tasks, lost
+    return breaches(victims), ranks, tasks, lost
 
 
-def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds | None = None) -> tuple[Rank, int] | None:
-    """The highest rank that must go from this node at least, and how many attempts; None if all would not be enough."""
+def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds | None = None) -> tuple[int, Rank, int] | None:
+    """Whether a budget must be broken (1), the highest rank that must go from this node at least, and how many attempts; None
+    if all would not be enough."""
     stopping, victims = _on(state, node, job, grounds)
+    sorted_victims = last(victims)
     cpu, memory, disk, tasks = node.cpu_free, node.memory_free, node.disk_free, node.tasks_free
     devices = node.whole_free if shape.gpus else 0
-    last: Rank = (-(2**62), 0)
+    highest: Rank = (-(2**62), 0)
     count = 0
-    for attempt in [None, *stopping, *victims]:
+    for attempt in [None, *stopping, *sorted_victims]:
         if attempt is not None:
             for task in attempt.tasks.values():
                 if task.holding and task.node is node:
@@ -212,7 +217,7 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds
                     tasks += 1
                     devices += len(task.devices)
             if attempt.phase != "stop":
-                last = rank(attempt)
+                highest = rank(attempt)
                 count += 1
         if (
             cpu >= shape.cpu_milli
@@ -222,7 +227,7 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds
             and devices >= shape.gpus
             and (count or attempt is not None)
         ):
-            return last, count
+            return int(count > 0 and breaches(sorted_victims[:count]) > 0), highest, count
     return None
 
 
@@ -252,7 +257,7 @@ def _on_node(
             placer.backfill.bar_node(plan, node, placer.cache.of(shape))
         start = plan.mark()
         gone: list[Attempt] = []
-        for attempt in victims:
+        for attempt in last(victims):
             if _fits_here(placer, node, shape):
                 break
             if not tries.together([*gone, attempt]):
@@ -268,7 +273,12 @@ def _on_node(
             if not _fits_here(placer, node, shape):
                 plan.undo(mark)
                 needed.append(attempt)
-        if len(needed) > 1:
+        if breaches(needed):
+            plan.undo(start)
+            needed = _least_breaches(placer, plan, node, shape, victims, needed, tries)
+            for attempt in needed:
+                plan.without(attempt, node)
+        elif len(needed) > 1:
             plan.undo(start)
             highest = max([rank(attempt) for attempt in needed])
             needed = _best_set(placer, plan, node, shape, [one for one in victims if rank(one) <= highest], needed, tries)
@@ -323,6 +333,26 @@ def _best_set(
     return best[1]
 
 
+def _least_breaches(
+    placer: Finder, plan: Plan, node: Node, shape: Shape, among: Sequence[Attempt], known: list[Attempt], tries: Tries
+) -> list[Attempt]:
+    """The same where budgets would be broken: of all sets, which are tried from the smallest."""
+    best = _cost(placer.state, known), known
+    for some in subsets(among):
+        if not tries.left:
+            break
+        tries.left -= 1
+        cost = _cost(placer.state, some)
+        if cost < best[0] and tries.together(some):
+            mark = plan.mark()
+            for attempt in some:
+                plan.without(attempt, node)
+            if _fits_here(placer, node, shape):
+                best = cost, list(some)
+            plan.undo(mark)
+    return best[1]
+
+
 def _fits_here(placer: Finder, node: Node, shape: Shape) -> bool:
     return _devices_here(placer, node, shape) is not None
 
@@ -363,7 +393,7 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
         candidates = {attempt.instance.key: attempt for attempt in grounds.victims}
     if not stopping and not candidates:
         return None
-    ordered = sorted(candidates.values(), key=_order)
+    ordered = last(sorted(candidates.values(), key=_order))
     if grounds is not None:
         ordered = grounds.as_many(ordered)
     with Plan(state) as plan:
@@ -473,7 +503,7 @@ def _spare_in_place(
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
     needed = []
-    for attempt in sorted(gone, key=_order, reverse=True):
+    for attempt in reversed(last(sorted(gone, key=_order))):
         rows = dict.fromkeys([task.node.row for task in attempt.tasks.values() if task.holding and task.node.row in wanted])
         mark = plan.mark()
         plan.again(attempt)

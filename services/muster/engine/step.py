@@ -19,6 +19,7 @@ from muster.cluster.evolve import apply, begin_cycle, evolve_all
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.engine import lifecycle, liveness
+from muster.engine.disruption import drain
 from muster.engine.emit import Emitter
 from muster.engine.gate import gate
 from muster.engine.order import TreePass
@@ -85,6 +86,9 @@ class Engine:
             self._settle(emitter)
             names = [key for key, _ in state.timers.due(state.at_us)]
             check(len(emitter.decisions) > before, f"{names} is due, and there is nothing to decide")
+        if state.draining and not emitter.full:
+            drain(state, emitter)
+            self._settle(emitter)
         if not emitter.full:
             placer = self._placer_for(state.policy)
             if state.tree is None:

@@ -21,6 +21,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
                 or below one that says so, or of a queue that borrowed what a higher tier or a guarantee takes back; the
                 beneficiary is nominated in the same cycle with it as victim
     yielding    nobody is told to stop for a best-effort job, nor for another where it is enough that best-effort ones go
+    budget      no budget of disruption is broken where a single task would fit without that, nor for a drain
     minimal     had any one victim been left where it is, something of the nominated places or of a limit would be missing
     quota       what is bound or nominated exceeds no limit of its queue, of those above it, or of its user there, is not lent
                 to nobody, and comes from no queue that was removed
@@ -49,6 +50,7 @@ from muster.events import decisions as made
 from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
+from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above
@@ -354,12 +356,22 @@ class Judge:
         world, job = self.world, instance.job
         if not unwilling(told, job) or not lone(job) or not world.plain or self.plans.by_key:
             return None
-        gone = all_that_make_way(world, job)
-        for node, use in spots(world, instance, gone) if gone else ():
-            free = not self._missing(instance, {node: [use]}, gone)
-            if free and (world.books is None or not self._over_quota(world.books, instance, {node: [use]}, [])):
-                return self._fault("yielding", f"it fits on {node.name} once those have gone who make way for it")
+        found = self._would_fit(instance, all_that_make_way(world, job))
+        if found:
+            return self._fault("yielding", f"it fits on {found} once those have gone who make way for it")
+        if breaches(told):
+            found = self._would_fit(instance, harmless(world, instance))
+            self._check(not found, "budget", f"{breaches(told)} tasks go beyond budgets, and it fits on {found} without that")
         return None
+
+    def _would_fit(self, instance: Instance, gone: dict[AttemptKey, None]) -> str:
+        """A node on which its only task fits once those are gone, within the limits as they are; empty for none."""
+        books = self.world.books
+        for node, use in spots(self.world, instance, gone) if gone else ():
+            if not self._missing(instance, {node: [use]}, gone):
+                if books is None or not self._over_quota(books, instance, {node: [use]}, []):
+                    return node.name
+        return ""
 
     def _to_stop(self, victims: dict[AttemptKey, None]) -> list[Attempt]:
         """Those of the victims that this cycle tells to stop, and that were not told yet."""
@@ -448,6 +460,8 @@ class Judge:
         }.get(event.reason, False)
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
+        if event.reason == "drained":
+            self._fault("budget", drain_fault(attempt))
         self._told(attempt)
         attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", event.reason, event.kill_at_us
 

@@ -31,6 +31,7 @@ from muster.events.operations import (
 )
 from muster.verify import Judge, judge, verify
 from tests.unit.verify import (  # noqa: F401 - imported for the cases that they add
+    cases_budgets,
     cases_constraints,
     cases_life,
     cases_places,

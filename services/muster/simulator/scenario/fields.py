@@ -208,7 +208,6 @@ _JOB_LATER = _TASK_LATER | {
     "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
     "deadline": RESERVATIONS,
-    "budget": "disruption budgets",
     "elastic": ELASTIC,
 }
 
@@ -223,6 +222,7 @@ _JOB_FIELDS = [
     "kind",
     "array",
     "preemptible",
+    "budget",
     "grace",
     "stop_takes",
     "runtime",
@@ -299,6 +299,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
     for key, target, read in (
         ("priority", "priority", Value.whole),
         ("preemptible", "preemptible", Value.boolean),
+        ("budget", "budget", Value.whole),
         ("max_retries", "max_retries", Value.whole),
         ("time_limit", "time_limit_us", Value.micros),
         ("grace", "grace_us", Value.micros),

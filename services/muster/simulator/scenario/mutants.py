@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import gate, lifecycle, order, place, preempt, reclaim
+from muster.engine import disruption, gate, lifecycle, order, place, preempt, reclaim
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -468,6 +468,10 @@ MUTANTS: dict[str, Mutant] = {
         _instead(reclaim, "those_for", lambda state, job: {}),
         _instead(preempt, "yields", lambda other, job: False),
     ),
+    "no-budgets": _both(
+        _instead(preempt, "breaches", lambda victims: 0), _instead(preempt, "last", lambda ordered: list(ordered))
+    ),
+    "drained-at-once": _instead(disruption, "left", lambda job: HUGE),
     "no-promises": _instead(order, "below", lambda queue: False),
     "no-weights": _instead(Queue, "weight", property(lambda self: 1)),
     "no-tiers": _instead(Queue, "tier", property(lambda self: 0)),
