@@ -93,9 +93,9 @@ class Case:
 
     def filler(self, priority: int) -> JobSubmitted:
         """One of those who are there before: some best-effort, some with a budget of disruption."""
-        chance = self.random
+        chance = Random(1000 * self.seed + self.jobs)
         event = self.submission(priority)
-        sort = chance.random()
+        sort = 1 if self.alike else chance.random()
         changes: dict[str, Any] = {}
         if sort < 0.15:
             changes = {"kind": "best-effort", "preemptible": True}

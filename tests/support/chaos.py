@@ -7,7 +7,7 @@ All choices come from one `random.Random`, so that a seed or Hypothesis decides 
 from random import Random
 from typing import Any
 
-from msgspec import UNSET
+import msgspec
 
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -136,8 +136,8 @@ class Chaos:
         groups: tuple[GroupRequest, ...] = tuple([self.group(f"g{index}") for index in range(count)])
         if not sum(group.min for group in groups):
             groups = (GroupRequest(name="least", gpus=1), *groups)
-        spare = chance.random() < 0.1
-        return JobSubmitted(
+        changes = self.soft()
+        event = JobSubmitted(
             job=f"j{self.jobs}",
             name="n",
             user="u",
@@ -145,9 +145,7 @@ class Chaos:
             request=JobRequest(
                 groups=groups,
                 priority=chance.choice((0, 0, 1, 2, 5)),
-                preemptible=chance.random() < 0.85 or spare,
-                kind="best-effort" if spare else UNSET,
-                budget=chance.choice((UNSET, UNSET, UNSET, 0, 1, 2)),
+                preemptible=chance.random() < 0.85,
                 array=chance.choice((None, None, None, 2)),
                 max_retries=chance.choice((0, 1)),
                 time_limit_us=None if chance.random() < 0.8 else 50 * S,
@@ -156,6 +154,11 @@ class Chaos:
                 success=chance.choice(("", groups[0].name)) if groups[0].min else "",
             ),
         )
+        return msgspec.structs.replace(event, request=msgspec.structs.replace(event.request, **changes)) if changes else event
+
+    def soft(self) -> dict[str, Any]:
+        """What else is asked of the job: nothing here."""
+        return {}
 
     def group(self, name: str) -> GroupRequest:
         """Whole devices, a share, an amount of memory, or none."""

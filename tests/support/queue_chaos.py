@@ -100,10 +100,12 @@ class QueueChaos(Chaos):
         return Amounts(cpu_milli=2000 * chance.choice(counts), gpu_milli=1000 * chance.choice(counts))
 
 
-def queue_story(random: Random, cycles: int, kind: bool = False, nodes: int = 4) -> tuple[Plays, QueueChaos]:
+def queue_story(
+    random: Random, cycles: int, kind: bool = False, nodes: int = 4, sort: type[QueueChaos] | None = None
+) -> tuple[Plays, QueueChaos]:
     """Some cycles of chaos over queues, played in every way."""
     plays = Plays()
-    chaos = QueueChaos(random, plays.state, nodes, kind)
+    chaos = (sort or QueueChaos)(random, plays.state, nodes, kind)
     said = [chaos.queue_set(name) for name in ("org", "team", *random.sample(NAMES, 3))]
     plays.step([PolicySet(policy=queue_policy(random, tight=not kind)), *chaos.nodes(), *said], plays.state.at_us + S)
     for _ in range(cycles):

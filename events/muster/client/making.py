@@ -32,7 +32,7 @@ def new_job(
     memory_mib: int = 0,
     disk_mib: int = 0,
     priority: int = 0,
-    kind: Literal["batch", "best-effort"] = "batch",
+    kind: Literal["batch", "best-effort", "headroom"] = "batch",
     budget: int | None = None,
     array: int | None = None,
     at_once: int | None = None,
@@ -49,7 +49,7 @@ def new_job(
         command: program and arguments of each task; or `image`, or both.
         user: whose job it is; empty means whoever runs this program.
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
-        kind: what it is owed: `best-effort` takes what is idle, and stops for any other job.
+        kind: `best-effort` takes what is idle, and stops for any other job; `headroom` runs nothing, and keeps room.
         budget: so many of its tasks may be disrupted at once.
         array: so many instances, each with `count` tasks.
         at_once: with `array`, so many of its instances at once.

@@ -313,6 +313,8 @@ def check_submission(event: JobSubmitted) -> None:
     """
     check_request(event.request)
     check_run(event.run)
+    if event.request.kind == "headroom" and event.run != JobRun():
+        raise Malformed("run: a headroom job runs nothing: leave command, image and the rest out")
     if any(condition.job == event.job for condition in event.request.after or ()):
         raise Malformed("request.after names the job itself")
 
@@ -342,8 +344,10 @@ def check_request(request: JobRequest) -> None:
         raise Malformed("request.groups: at least one group needs a min of 1")
     if len(names) != len(dict.fromkeys(names)):
         raise Malformed("request.groups: two groups have one name")
-    if request.kind == "best-effort" and not request.preemptible:
-        raise Malformed("request.preemptible: a best-effort job yields to every other, and may not forbid it")
+    if request.kind and not request.preemptible:
+        raise Malformed(f"request.preemptible: a {request.kind} job yields to others, and may not forbid it")
+    if request.kind == "headroom":
+        _check_headroom(request)
     if request.at_once and request.array is None:
         raise Malformed("request.at_once says how many elements of an array may run at once, and there is no array")
     if request.success and request.success not in names:
@@ -352,6 +356,20 @@ def check_request(request: JobRequest) -> None:
         raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
     if request.constraints:
         check_constraints(request.constraints)
+
+
+def _check_headroom(request: JobRequest) -> None:
+    """Nothing runs in it, so nothing may be said of how that ends."""
+    for name, said in (
+        ("time_limit_us", request.time_limit_us is not None),
+        ("grace_us", request.grace_us),
+        ("degraded_grace_us", request.degraded_grace_us),
+        ("max_retries", request.max_retries),
+        ("success", request.success),
+        ("budget", isinstance(request.budget, int)),
+    ):
+        if said:
+            raise Malformed(f"request.{name}: a headroom job runs nothing, so it has none")
 
 
 def check_constraints(asked: Constraints) -> None:

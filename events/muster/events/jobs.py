@@ -149,9 +149,10 @@ class JobRequest(Part, frozen=True, kw_only=True):
     groups: Annotated[tuple[GroupRequest, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
     priority: Priority = 0
     preemptible: bool = True
-    kind: Literal["best-effort"] | UnsetType = UNSET
+    kind: Literal["best-effort", "headroom"] | UnsetType = UNSET
     """Unset is a batch job. `best-effort`: it takes what nobody else wants, is charged to no guarantee and no limit, and is told
-    to stop for any other job before anybody else is."""
+    to stop for any other job before anybody else is. `headroom`: it runs nothing and holds places for jobs of its queue that are
+    not below it in priority, which have them at once."""
     budget: TaskMinimum | UnsetType = UNSET
     """So many of its tasks may be disrupted at once, where that can be avoided; unset means any number."""
     array: TaskCount | None = None

@@ -10,10 +10,13 @@ from muster.events.levels import Assignment, TaskAssignment
 def assignment(state: State, row: int) -> Assignment:
     """All that the node in this row is to hold, as of the state's cycle.
 
-    A task that gave up its place (it exited) is no longer named: the agent may forget it.
+    A task that gave up its place (it exited) is no longer named: the agent may forget it. Placeholders are never named.
     """
     node = state.ledger.node(row)
-    tasks = sorted(node.tasks, key=lambda task: (task.attempt.instance.place, task.rank))
+    tasks = sorted(
+        [task for task in node.tasks if not task.attempt.instance.job.headroom],
+        key=lambda task: (task.attempt.instance.place, task.rank),
+    )
     return Assignment(
         node=node.name,
         uid=node.uid,

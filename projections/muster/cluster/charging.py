@@ -14,7 +14,7 @@ def enter_queue(tree: QueueTree, job: Job) -> str:
     queue.open += 1
     if not job.priority and queue.spec is not None:
         job.priority = queue.spec.default_priority
-    if job.limit_us is None:
+    if job.limit_us is None and not job.headroom:
         job.limit_us = tree.max_time_us(queue)
     return "" if job.spare else job.user if tree.tells_users(queue) else ""
 

@@ -10,7 +10,7 @@ from typing import Any
 from muster.cluster import dependencies
 from muster.cluster.charging import charge_attempt, enter_queue, leave_queue, uncharge_attempt
 from muster.cluster.check import broken, check
-from muster.cluster.evolve_tasks import limit_of, on_broken_device, set_immune, set_timer, short_of_members, succeeded
+from muster.cluster.evolve_tasks import limit_of, on_broken_device, release, set_immune, set_timer, short_of_members, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.patience import note_taints, set_eviction
 from muster.cluster.plans import dropped, length_us
@@ -171,12 +171,23 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     _place(state, attempt, event.placements)
     if state.tree is not None:
         charge_attempt(state.tree, attempt)
-    state.timers.ready.set_first(instance, until_us)
-    if job.spare:
+    if job.headroom:
+        _stand(state, attempt)
+    else:
+        state.timers.ready.set_first(instance, until_us)
+    if job.soft:
         state.yielding[attempt] = None
     elif job.request.preemptible:
         running = attempt.running = state.pending.running_of(job)
         running.count += 1
+
+
+def _stand(state: State, attempt: Attempt) -> None:
+    """Nothing has to be made ready for placeholders: no agent hears of them."""
+    for task in attempt.tasks.values():
+        task.phase = "ready"
+    attempt.ready = len(attempt.tasks)
+    state.todo[attempt.instance] = None
 
 
 def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
@@ -271,6 +282,10 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
         move_ends(state, attempt)
     if instance.job.tagged:
         state.ledger.tags.stir(instance.job)
+    if instance.job.headroom:  # nothing has to end first
+        for task in attempt.tasks.values():
+            if task.holding:
+                release(state, task, "exited")
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -474,7 +489,7 @@ def _leave_pending(state: State, instance: Instance) -> None:
 def count_running(state: State, attempt: Attempt) -> None:
     """It may be a victim from now on, if its job may."""
     job = attempt.instance.job
-    if job.spare:
+    if job.soft:
         state.yielding[attempt] = None
     elif job.request.preemptible:
         running = attempt.running = state.pending.running_of(job)
@@ -487,7 +502,7 @@ def uncount(state: State, attempt: Attempt) -> None:
     if running is not None:
         running.count -= 1
         attempt.running = None
-    elif attempt.instance.job.spare:
+    elif attempt.instance.job.soft:
         state.yielding.pop(attempt, None)
 
 

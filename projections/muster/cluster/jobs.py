@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 BEHIND: Final = 2**40
 """So far below its priority a best-effort job ranks: below the lowest that another may have."""
 
+NO_TURN: Final = 2**62
+"""Of most jobs; one more for headroom, which comes after all that stand as it does."""
+
 TERMINAL: Final = frozenset(("finished", "failed", "cancelled", "rejected"))
 
 Place = tuple[int, int, int]
@@ -172,10 +175,19 @@ class Job(Kept):
     """It has labels or rules: `muster.cluster.tags` counts its tasks."""
     spare: bool = False
     """It is best-effort: charged to nothing, asked after all others, and told to stop for any of them."""
+    headroom: bool = False
+    """It runs nothing: it holds places, and yields them at once to those of its queue that are not below it."""
+    turn: int = NO_TURN
+    """Among those who stand equal who is asked first: the lower, then who has the earlier place."""
     budgeted: bool = False
     """It has a budget of disruption (`muster.cluster.disruption`)."""
     apart: str = ""
     """What tells it from others of its gang that wait: its labels and its kind, as one text."""
+
+    @property
+    def soft(self) -> bool:
+        """It is owed nothing: nobody is preempted for it."""
+        return self.spare or self.headroom
 
     @property
     def rank(self) -> int:
@@ -213,4 +225,6 @@ def mark(job: Job) -> None:
     job.apart = job.tag
     if request.kind:
         job.spare = request.kind == "best-effort"
+        job.headroom = request.kind == "headroom"
+        job.turn = NO_TURN + job.headroom
         job.apart = f"{job.tag}/{request.kind}"

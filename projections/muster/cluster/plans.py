@@ -22,7 +22,7 @@ FAR: Final = 2**62
 MOVED_MAX: Final = 65_536
 
 Order = tuple[int, int, tuple[int, int, int]]
-"""In which order a pass asks: the negative priority, 0 for one that lost members, the place."""
+"""In which order a pass asks: the negative priority, 0 for one that lost members or its turn, the place."""
 
 
 class PlannedStart:
@@ -128,7 +128,7 @@ def dropped(state: "State", instance: Instance) -> None:
 
 def order_of(policy: Policy, instance: Instance, at_us: int) -> Order:
     """Where a pending instance stands in the order of a pass, of whatever queue it is."""
-    return -standing(policy, instance.job, at_us), 1, instance.place
+    return -standing(policy, instance.job, at_us), instance.job.turn, instance.place
 
 
 def standing(policy: Policy, job: Job, until_us: int) -> int:

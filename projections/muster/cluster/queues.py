@@ -19,13 +19,14 @@ instance if it is a class of its own."""
 class PendingClass:
     """Pending instances that are equal for placement. `memo` is the engine's: what it found when it last asked."""
 
-    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "named", "priority", "queue", "spare", "user")
+    __slots__ = ("avoid", "count", "gang", "heap", "key", "memo", "named", "priority", "queue", "spare", "turn", "user")
 
     def __init__(self, key: ClassKey, job: Job) -> None:
         self.key = key
         self.queue = job.queue
         self.priority = job.rank
         self.spare = job.spare
+        self.turn = job.turn
         self.gang: Gang = job.gang
         self.avoid = job.avoid
         self.user = key[4]

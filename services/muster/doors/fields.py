@@ -201,7 +201,7 @@ def _write_span(micros: int) -> int | str:
     return seconds
 
 
-KINDS: Final = ("batch", "best-effort")
+KINDS: Final = ("batch", "best-effort", "headroom")
 
 
 def read_kind(value: Value) -> str | msgspec.UnsetType:
@@ -250,8 +250,8 @@ REQUEST_FIELDS = (
         "kind",
         JobRequest,
         "kind",
-        "batch, best-effort",
-        "What it is owed. `best-effort`: nothing; it takes what is idle, and stops for any other job.",
+        "batch, best-effort, headroom",
+        "`best-effort`: it takes what is idle, and stops for any other job. `headroom`: it runs nothing, and keeps room.",
         read_kind,
     ),
     _field(

@@ -168,7 +168,7 @@ def _licences(trials: _Trials) -> list[str]:
 def _higher(trials: _Trials) -> list[str]:
     """With a higher priority: the lowest at which others could be preempted for it."""
     state, job = trials.state, trials.job
-    if not state.policy.preemption or job.spare:
+    if not state.policy.preemption or job.soft:
         return []
     running = state.pending.running.items()
     levels = sorted([key[1] for key, each in running if key[0] == job.queue and key[1] >= job.priority and each.count])

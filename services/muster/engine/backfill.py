@@ -209,7 +209,7 @@ class Backfill:
     def consider(self, emitter: Emitter, waiting: PendingClass, instance: Instance) -> bool:
         """Plan for an instance that does not fit now; whether it left its class."""
         state = self.state
-        if waiting.spare:
+        if instance.job.soft:
             return False  # it is owed no start
         if waiting.gang.rules is not None:
             return False  # where such a job may be depends on who will be there then, which nobody knows

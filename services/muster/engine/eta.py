@@ -68,8 +68,9 @@ def eta(state: State, job_id: str, index: int = 0, cache: CandidateCache | None 
             text = f"planned {where}, overdue by {late_s} s: somebody there is past the end that was promised"
             return _answer(state, instance, "overdue", text, planned.start_us, nodes)
         return _answer(state, instance, "planned", f"planned {_when(state, planned.start_us)} {where}", planned.start_us, nodes)
-    if job.spare:
-        return _answer(state, instance, "unknown", "not planned: it is best-effort, and starts where nobody else wants to")
+    if job.soft:
+        text = f"not planned: it is {job.request.kind}, and starts where there is room"
+        return _answer(state, instance, "unknown", text)
     if job.gang.rules is not None:
         text = "not planned: where a job with constraints may be depends on who is there then, which nobody knows"
         return _answer(state, instance, "unknown", text)

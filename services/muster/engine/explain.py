@@ -228,6 +228,9 @@ def _not_pending(state: State, instance: Instance) -> str:
     if attempt.degraded_until_us:
         left_s = (attempt.degraded_until_us - state.at_us) // 1_000_000
         return f"running degraded on {nodes}: {attempt.held} of {len(attempt.tasks)} tasks; {left_s} s to be refilled"
+    if instance.job.headroom:
+        whom = f"queue {instance.job.queue} of priority {instance.job.priority} and above"
+        return f"holding {len(attempt.tasks)} places on {nodes}, for jobs of {whom}; nothing runs"
     if instance.job.budgeted:
         gone = disrupted(instance.job)
         text = f"running on {nodes}; {gone} of its job's tasks are disrupted, its budget is {instance.job.request.budget}"
@@ -243,19 +246,20 @@ def _position(state: State, instance: Instance) -> int:
     job = instance.job
     before = 0
     if state.policy.aging_after_us:
-        mine = -standing(state.policy, job, state.at_us), instance.place
+        mine = -standing(state.policy, job, state.at_us), job.turn, instance.place
         return sum(
             [
-                (-standing(state.policy, other.job, state.at_us), place) < mine
+                (-standing(state.policy, other.job, state.at_us), other.job.turn, place) < mine
                 for waiting in state.pending.classes.values()
                 if waiting.queue == job.queue
                 for place, other in waiting.places().items()
             ]
         )
     for waiting in state.pending.classes.values():
-        if waiting.queue == job.queue and waiting.priority > job.rank:
+        theirs = -waiting.priority, waiting.turn
+        if waiting.queue == job.queue and theirs < (-job.rank, job.turn):
             before += waiting.count
-        elif waiting.queue == job.queue and waiting.priority == job.rank:
+        elif waiting.queue == job.queue and theirs == (-job.rank, job.turn):
             before += sum([place < instance.place for place in waiting.places()])
     return before
 
@@ -425,6 +429,8 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
 def _about_preemption(state: State, instance: Instance) -> str:
     """Whether others could be preempted for it, how many, and why the others not."""
     job = instance.job
+    if job.headroom:
+        return "preemption: it is headroom: only best-effort jobs are told to stop for it"
     if job.spare:
         return "preemption: it is best-effort: nobody is told to stop for it, and it is told to stop for any other job"
     if state.tree is not None:

@@ -107,7 +107,7 @@ class Limits:
         gang = job.gang
         if self.exceeded(queue, job.user, self.asks.of(gang)) is not None:
             return None
-        if not any(each.caps or each.user_caps for each in queue.path):
+        if not self.tree.lenders and not any(each.caps or each.user_caps for each in queue.path):
             return job
         shapes = self._shapes(queue, job)
         if shapes is None:
@@ -126,6 +126,7 @@ class Limits:
         """The shapes of its groups with the models that they may have; None where one is left without."""
         limited = dict.fromkeys(
             [what for each in queue.path for what in (*each.caps, *each.user_caps) if what.startswith("gpus/")]
+            + [what for each in self.tree.lenders for what in each.kept if what.startswith("gpus/")]
         )
         if not limited:
             return job.gang.shapes

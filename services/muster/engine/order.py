@@ -34,11 +34,12 @@ from muster.engine.place import Placer
 from muster.engine.plan import Plan
 from muster.engine.reclaim import Grounds, Levels, crosses, levels
 from muster.engine.shares import below, share
+from muster.engine.yielding import outranked
 from muster.events.decisions import Placement
 
 Key = tuple[int, int, int, int, str]
 Turn = tuple[int, int, int, tuple[int, int, int], int, PendingClass | Instance]
-"""Minus the standing, 1 for who is not running yet, the share of the user, the place, a number."""
+"""Minus the standing, 0 for who runs or the turn, the share of the user, the place, a number."""
 
 
 class AskedInQueue(Asked):
@@ -296,7 +297,7 @@ class TreePass(Pass):
             queue = self.tree.of(waiting.queue)
             if queue.fair:
                 mine = share(queue.users.get(waiting.user, {}), self.tree.dimensions)
-        return -standing(state.policy, head.job, state.at_us), 1, mine, head.place, self._counter, waiting
+        return -standing(state.policy, head.job, state.at_us), waiting.turn, mine, head.place, self._counter, waiting
 
     # Who need not be asked
 
@@ -442,12 +443,12 @@ class TreePass(Pass):
     def _outranked(self, job: Job) -> list[Nomination]:
         """The nominations that the job may take from: of its queue, or of one below a common one that says so."""
         nominations = self.state.nominations
-        if not nominations or job.spare:
+        if not nominations or job.soft:
             return []
         found = [
             nomination
             for nomination in nominations.values()
-            if nomination.instance.job.priority < job.priority and self._shares_rank(nomination.instance.job, job)
+            if outranked(nomination.instance.job, job) and self._shares_rank(nomination.instance.job, job)
         ]
         found.sort(key=lambda nomination: (-nomination.instance.job.priority, nomination.instance.place))
         return found

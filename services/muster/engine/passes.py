@@ -28,11 +28,13 @@ from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt
 from muster.engine.emit import Emitter
+from muster.engine.lifecycle import next_decision
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
 from muster.engine.reclaim import Grounds
 from muster.engine.spare import making_way
+from muster.engine.yielding import outranked
 from muster.events.decisions import (
     AttemptRef,
     InstanceBound,
@@ -110,10 +112,10 @@ class Pass:
                 head = waiting.head()
                 if head is not None:
                     standing = self._standing(waiting, head) if aging else waiting.priority
-                    if vain and limit is not None and (-standing, 1, head.place) > limit:
+                    if vain and limit is not None and (-standing, waiting.turn, head.place) > limit:
                         passed.append(waiting)
                         continue
-                    turns.append((-standing, 1, head.place, len(turns), waiting))
+                    turns.append((-standing, waiting.turn, head.place, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
         emitter = self.emitter
@@ -139,14 +141,14 @@ class Pass:
             head = who.head() if left and who.count else None
             if head is not None:
                 standing = self._standing(who, head) if aging else who.priority
-                heapq.heapreplace(turns, (-standing, 1, head.place, number, who))
+                heapq.heapreplace(turns, (-standing, who.turn, head.place, number, who))
             else:
                 heapq.heappop(turns)
             if passed and (self.preempted or (backfill is not None and backfill.open)):
                 for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
                     head = waiting.head()
-                    if head is not None and (-self._standing(waiting, head), 1, head.place) > now[:3]:
-                        turns.append((-self._standing(waiting, head), 1, head.place, number, waiting))
+                    if head is not None and (-self._standing(waiting, head), waiting.turn, head.place) > now[:3]:
+                        turns.append((-self._standing(waiting, head), waiting.turn, head.place, number, waiting))
                 heapq.heapify(turns)
                 passed = []
 
@@ -238,7 +240,7 @@ class Pass:
     ) -> bool:
         emitter = self.emitter
         more = len(taken) if nomination is None else len(taken) + 1
-        if not emitter.room_for(len(places), 1 + more):
+        if not emitter.room_for(len(places), 1 + more + instance.job.headroom):
             return False
         job, index = instance.key
         if taken:
@@ -249,6 +251,8 @@ class Pass:
             emitter.emit(NominationEnded(job=job, instance=index, reason="bound"))
         emitter.places_left -= len(places)
         emitter.emit(InstanceBound(job=job, instance=index, attempt=instance.attempts + 1, placements=places))
+        if instance.job.headroom:
+            self._settle(instance)
         return True
 
     def _refill(self, instance: Instance) -> None:
@@ -276,12 +280,12 @@ class Pass:
 
     def _outranked(self, job: Job) -> list[Nomination]:
         """The nominations that the job may take from, in the order of their beneficiaries."""
-        if job.spare:
+        if job.soft:
             return []
         found = [
             nomination
             for nomination in self.state.nominations.values()
-            if nomination.instance.job.queue == job.queue and nomination.instance.job.priority < job.priority
+            if nomination.instance.job.queue == job.queue and outranked(nomination.instance.job, job)
         ]
         found.sort(key=lambda nomination: (-nomination.instance.job.priority, nomination.instance.place))
         return found
@@ -373,7 +377,8 @@ class Pass:
         if not victims:
             return self._bind(instance, places, None, taken)
         told = [attempt for attempt in victims if attempt.phase != "stop"]
-        if not self.emitter.room_for(len(places), len(taken) + 1 + len(told)):
+        at_once = [attempt.instance for attempt in told if attempt.instance.job.headroom]
+        if not self.emitter.room_for(len(places), len(taken) + 1 + len(told) + len(at_once)):
             return False
         self._end_taken(taken, job)
         self.preempted = True
@@ -402,7 +407,16 @@ class Pass:
                     kill_at_us=kill_at_us,
                 )
             )
+        for each in at_once:
+            self._settle(each)
+            self.again = True  # its places are free now
         return True
+
+    def _settle(self, instance: Instance) -> None:
+        """Decide now what has to be decided about an instance that nobody else reports on."""
+        decision = next_decision(self.state, instance)
+        if decision is not None:
+            self.emitter.emit(decision)
 
     def _too_late(self, instance: Instance, victims: Sequence[Attempt]) -> bool:
         """Whether the instance, starting once these are gone, would be gone later than was asked: plans may be in its way."""
@@ -424,7 +438,7 @@ class Pass:
         """Whether anybody could be a victim, or stops anyway."""
         if job.spare:
             return False
-        self.beyond = self._may_preempt(job)
+        self.beyond = not job.headroom and self._may_preempt(job)
         return self.beyond or bool(self.state.yielding)
 
     def _may_preempt(self, job: Job) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final, Protocol
 
-from muster.cluster.jobs import Attempt, Job
+from muster.cluster.jobs import BEHIND, Attempt, Job
 from muster.cluster.nodes import Node
 from muster.cluster.plans import standing
 from muster.cluster.shapes import Shape
@@ -104,17 +104,20 @@ def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = Non
 
 
 def rank(attempt: Attempt) -> Rank:
-    """The rank of a victim: lower goes first."""
-    return attempt.instance.job.rank, int(attempt.phase == "run")
+    """The rank of a victim: lower goes first. Headroom does before all others: nobody loses anything."""
+    job = attempt.instance.job
+    if job.headroom:
+        return job.priority - 2 * BEHIND, 0
+    return job.rank, int(attempt.phase == "run")
 
 
 def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
     """Whether the rules let the job have this attempt preempted."""
     other = attempt.instance.job
-    if other.spare:
+    if other.soft:
         return attempt.phase != "stop" and yields(other, job)
     return (
-        not job.spare
+        not job.soft
         and attempt.phase != "stop"
         and other.queue == job.queue
         and other.priority < job.priority

@@ -209,6 +209,8 @@ def _may_go(state: State, queue: Queue, attempt: Attempt, least_us: int) -> bool
     """Whether the attempt may be told to stop for anybody."""
     job = attempt.instance.job
     spec = queue.spec
+    if job.headroom:
+        return attempt.phase != "stop"
     return (
         attempt.phase != "stop"
         and job.request.preemptible

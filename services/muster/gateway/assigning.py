@@ -53,7 +53,7 @@ class Assigner:
     def assign(self, state: State, row: int, now_us: int, wanted: tuple[Wanted, ...] = ()) -> bytes:
         """All that the node in this row is to hold, as of the state's cycle: an `AgentAssignment` as JSON."""
         node = state.ledger.node(row)
-        held = sorted(node.tasks, key=_order)
+        held = sorted([task for task in node.tasks if not task.attempt.instance.job.headroom], key=_order)
         told = [self._of(task.attempt).tasks.get(task.rank) for task in held]
         if None in told:
             told = self._tell(node, held)

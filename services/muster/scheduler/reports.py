@@ -176,7 +176,7 @@ class Agents:
                 named[key] = None
                 _advance(task, max(phase, shown.get(key, 0)), may_run, events)
         for held in node.tasks:
-            if held.since <= report.applied:
+            if held.since <= report.applied and not held.attempt.instance.job.headroom:
                 attempt = held.attempt
                 instance = attempt.instance
                 key = (instance.job.id, instance.index, attempt.number, held.rank)

@@ -18,9 +18,10 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     nomination  nor what is kept for somebody whom the asker does not outrank; what is kept fits once its victims are gone;
                 it ends for a reason that is so, before its instance is bound or over
     preemption  victim preemptible, past `min_runtime_us`, given its grace, and of strictly lower priority in the same queue
-                or below one that says so, or of a queue that borrowed what a higher tier or a guarantee takes back; the
-                beneficiary is nominated in the same cycle with it as victim
-    yielding    nobody is told to stop for a best-effort job, nor for another where it is enough that best-effort ones go
+                or below one that says so, or of a queue that borrowed what a higher tier or a guarantee takes back, or one
+                that makes way by what it is, which needs none of that but its grace; the beneficiary is nominated in the same
+                cycle with it as victim
+    yielding    nobody is preempted where it is enough that those go who make way by what they are: best-effort jobs, headroom
     budget      no budget of disruption is broken where a single task would fit without that, nor for a drain
     minimal     had any one victim been left where it is, something of the nominated places or of a limit would be missing
     quota       what is bound or nominated exceeds no limit of its queue, of those above it, or of its user there, is not lent
@@ -213,6 +214,8 @@ class Judge:
             group, on = attempt.instance.job.group_of(place.rank), self.world.rows.get(place.row)
             if group is not None and on is not None:
                 task = attempt.tasks[place.rank] = Task(attempt, group, place.devices, on, placed_us=self.world.at_us)
+                if attempt.instance.job.request.kind == "headroom":
+                    task.phase = "ready"  # nothing is there to be made so
                 on.tasks[task] = None
         books = self.world.books
         if books is not None and attempt.instance.job.request.kind == "best-effort":
@@ -299,8 +302,9 @@ class Judge:
         others = policy.preemption and (not grounds or grounds != ("reclaim",))
         allowed = reclaims or others or way
         spans = [policy.reclaim_min_runtime_us] * reclaims + [policy.min_runtime_us] * others
-        least_us = 0 if way else min(spans, default=0)
-        spared = not way and world.books is not None and world.books.protected(attempt)
+        idle = way or victim.job.request.kind == "headroom"  # nothing protects what runs nothing
+        least_us = 0 if idle else min(spans, default=0)
+        spared = not idle and world.books is not None and world.books.protected(attempt)
         ran_us = world.at_us - attempt.started_us if attempt.started_us >= 0 else least_us
         for so, text in (
             (attempt.phase != "stopping", "it is stopping already"),
@@ -318,6 +322,9 @@ class Judge:
         """It is told to stop: nothing is charged for it any more."""
         if attempt.books is not None:
             attempt.books.stop(attempt)
+        if attempt.instance.job.request.kind == "headroom":  # nothing has to end first
+            for task in list(attempt.tasks.values()):
+                task.release("exited")
 
     def _nominate(self, event: made.Nominated, instance: Instance) -> None:
         world, key = self.world, (event.job, event.instance)
@@ -331,7 +338,6 @@ class Judge:
         missing = self._missing(instance, uses, victims) or constraint_fault(world, instance, new, victims)
         self._fault("nomination", missing)
         told = self._to_stop(victims)
-        self._check(instance.job.request.kind != "best-effort", "yielding", "nobody is told to stop for a best-effort job")
         self._make_way(instance, told)
         if world.books is not None:
             self._ask(world.books, instance, uses, told)

@@ -88,6 +88,10 @@ def held(node: Node, gone: dict[AttemptKey, None]) -> list[Use]:
 def outranks(world: World, asker: Instance, other: Instance) -> bool:
     """A strictly higher priority, in one queue or below one that says so. There is no other priority across queues."""
     mine, theirs = asker.job, other.job
+    if mine.request.kind:
+        return False
+    if theirs.request.kind and mine.queue == theirs.queue:
+        return theirs.request.kind == "best-effort" or mine.priority >= theirs.priority
     if mine.priority <= theirs.priority or mine.queue == theirs.queue or world.books is None:
         return mine.queue == theirs.queue and mine.priority > theirs.priority
     books = world.books

@@ -145,7 +145,11 @@ class Plans:
 def above(world: World, one: Instance, other: Instance) -> bool:
     """Whether one ranks above the other among those who wait: by priority, higher for who waited long, then by place."""
     mine, theirs = (-_standing(world, each.job) for each in (one, other))
-    return (mine, one.job.place, one.index) < (theirs, other.job.place, other.index)
+    return (mine, _turn(one.job), one.job.place, one.index) < (theirs, _turn(other.job), other.job.place, other.index)
+
+
+def _turn(job: Job) -> int:
+    return int(job.request.kind == "headroom")
 
 
 def _standing(world: World, job: Job) -> int:

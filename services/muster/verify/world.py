@@ -264,7 +264,7 @@ class World:
         said = [] if books is None else [books.said[name] for name in books.path(event.queue) if name in books.said]
         if said and said[0].queue == event.queue and not job.priority:
             job.priority = said[0].default_priority
-        if job.limit_us is None:
+        if job.limit_us is None and request.kind != "headroom":
             job.limit_us = min([spec.max_time_us for spec in said if spec.max_time_us is not None], default=None)
         return job
 

@@ -8,7 +8,9 @@ from muster.verify.world import Attempt, AttemptKey, Instance, Job, Node, Use, W
 
 
 def makes_way(victim: Job, asker: Job) -> bool:
-    """Whether the victim is owed nothing that the asker is not."""
+    """Whether the victim is owed nothing that the asker is not, or keeps room for it."""
+    if victim.request.kind == "headroom":
+        return not asker.request.kind and victim.queue == asker.queue and victim.priority <= asker.priority
     return victim.request.kind == "best-effort" and asker.request.kind != "best-effort"
 
 

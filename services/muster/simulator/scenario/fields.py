@@ -271,7 +271,7 @@ def _whole(value: Value, mentions: Mentions) -> tuple[str, ...]:
 def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -> JobScene:
     if "kind" in fields:
         kind = fields["kind"].word(("batch", "service", "best-effort", "headroom"))
-        if kind not in ("batch", "best-effort"):
+        if kind not in ("batch", "best-effort", "headroom"):
             raise fields["kind"].error(f"{kind!r} is not supported yet: it arrives with {SERVICES}")
     queue = read_one(fields["queue"]) if "queue" in fields else "default"
     if queue not in mentions.queues:

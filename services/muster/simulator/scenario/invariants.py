@@ -131,7 +131,7 @@ class Invariants:
                     raise SceneFailure("a preemption to be of and for a job", "one of them is not there")
                 names = f"{self._name(victim.key)} for {self._name(beneficiary.key)}"
                 one_queue = victim.job.queue == beneficiary.job.queue  # across queues the second judge knows the grounds
-                if one_queue and not victim.job.spare and victim.job.priority >= beneficiary.job.priority:
+                if one_queue and not victim.job.soft and victim.job.priority >= beneficiary.job.priority:
                     raise SceneFailure("no victim to outrank its beneficiary", f"{names} of no higher priority")
                 nomination = state.nominations.get(beneficiary.key)
                 if nomination is None and beneficiary.key not in over:

@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import disruption, gate, lifecycle, order, place, preempt, reclaim
+from muster.engine import disruption, gate, lifecycle, order, place, preempt, reclaim, yielding
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -204,7 +204,13 @@ def _free_at_notice(self: Emitter, decision: Event) -> None:
 
 def _mark_batch(job: Job) -> None:
     _mark(job)
-    job.spare, job.apart = False, job.tag
+    job.spare = job.headroom = False
+    job.apart = job.tag
+
+
+def _mark_without_turn(job: Job) -> None:
+    _mark(job)
+    job.turn = jobs.NO_TURN
 
 
 # Gangs
@@ -468,6 +474,9 @@ MUTANTS: dict[str, Mutant] = {
         _instead(reclaim, "those_for", lambda state, job: {}),
         _instead(preempt, "yields", lambda other, job: False),
     ),
+    "headroom-is-batch": _both(*[_instead(module, "mark", _mark_batch) for module in (jobs, snapshot)]),
+    "headroom-stays": _instead(yielding, "yields", lambda other, job: other.spare and not job.spare),
+    "headroom-in-its-place": _both(*[_instead(module, "mark", _mark_without_turn) for module in (jobs, snapshot)]),
     "no-budgets": _both(
         _instead(preempt, "breaches", lambda victims: 0), _instead(preempt, "last", lambda ordered: list(ordered))
     ),

@@ -29,7 +29,7 @@ def delayed(state: State, cycle: Cycle) -> tuple[Instance, Instance] | None:
 
 def _above(state: State, one: Instance, other: Instance) -> bool:
     mine, theirs = (standing(state.policy, each.job, state.at_us) for each in (one, other))
-    return (-mine, one.place) < (-theirs, other.place)
+    return (-mine, one.job.turn, one.place) < (-theirs, other.job.turn, other.place)
 
 
 def _lacks(state: State, plan: PlannedStart, without: Attempt | None) -> bool:
