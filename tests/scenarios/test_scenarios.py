@@ -39,6 +39,7 @@ NOTICED_BY = {
     "headroom-is-batch": "headroom",
     "headroom-stays": "headroom",
     "headroom-in-its-place": "headroom-rank",
+    "no-deadlines": "deadline",
     "no-budgets": "P15-spared",
     "drained-at-once": "budget-drain",
     "no-promises": "Q6-guaranteed",

@@ -1,4 +1,4 @@
-"""Stories in which some jobs are best-effort, some headroom, and some have a budget of disruption."""
+"""Stories in which some jobs are best-effort, some headroom, and some have a budget of disruption or a deadline."""
 
 from random import Random
 from typing import Any
@@ -16,7 +16,9 @@ def soft(chaos: Chaos) -> dict[str, Any]:
     if sort < 0.3:
         none = {"max_retries": 0, "time_limit_us": None, "grace_us": 0, "degraded_grace_us": 0, "success": ""}
         return {"kind": "headroom", "preemptible": True, **none}
-    return {"budget": chance.choice((0, 1, 2))} if sort < 0.6 else {}
+    if sort < 0.5:
+        return {"budget": chance.choice((0, 1, 2))}
+    return {"deadline_us": chance.choice((50, 400, 900)) * 1_000_000} if sort < 0.75 else {}
 
 
 class SoftChaos(Chaos):

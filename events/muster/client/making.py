@@ -34,6 +34,7 @@ def new_job(
     priority: int = 0,
     kind: Literal["batch", "best-effort", "headroom"] = "batch",
     budget: int | None = None,
+    deadline_us: int | None = None,
     array: int | None = None,
     at_once: int | None = None,
     after: Sequence[str | Dependency] = (),
@@ -51,6 +52,7 @@ def new_job(
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
         kind: `best-effort` takes what is idle, and stops for any other job; `headroom` runs nothing, and keeps room.
         budget: so many of its tasks may be disrupted at once.
+        deadline_us: by when it should have finished, in microseconds since 1970.
         array: so many instances, each with `count` tasks.
         at_once: with `array`, so many of its instances at once.
         after: ids of jobs that must have finished first; a `Dependency` says what else must have come of one.
@@ -76,6 +78,7 @@ def new_job(
         priority=priority,
         kind=msgspec.UNSET if kind == "batch" else kind,
         budget=msgspec.UNSET if budget is None else budget,
+        deadline_us=msgspec.UNSET if deadline_us is None else deadline_us,
         array=array,
         at_once=msgspec.UNSET if at_once is None else at_once,
         after=tuple([each if isinstance(each, Dependency) else Dependency(job=each) for each in after]) or msgspec.UNSET,

@@ -367,6 +367,7 @@ def _check_headroom(request: JobRequest) -> None:
         ("max_retries", request.max_retries),
         ("success", request.success),
         ("budget", isinstance(request.budget, int)),
+        ("deadline_us", isinstance(request.deadline_us, int)),
     ):
         if said:
             raise Malformed(f"request.{name}: a headroom job runs nothing, so it has none")

@@ -155,6 +155,8 @@ class JobRequest(Part, frozen=True, kw_only=True):
     not below it in priority, which have them at once."""
     budget: TaskMinimum | UnsetType = UNSET
     """So many of its tasks may be disrupted at once, where that can be avoided; unset means any number."""
+    deadline_us: Micros | UnsetType = UNSET
+    """It should have finished by then. Among jobs of equal standing the earlier one is placed first, who has none last."""
     array: TaskCount | None = None
     """How many elements; None means one instance. Elements are numbered from 0."""
     at_once: TaskCount | UnsetType = UNSET

@@ -53,6 +53,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
         state.at_us,
     )
     state.arrived.append(job)
+    if isinstance(request.deadline_us, int):
+        state.dated[job] = None
     user = ""
     if state.tree is not None:
         user = enter_queue(state.tree, job)
@@ -457,6 +459,7 @@ def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
         job = state.jobs.pop(id, None)
         if job is None or job.open:
             broken(f"JobsForgotten names job {id}, which is not over")
+        state.dated.pop(job, None)
         job.instances = []
         state.timers.forget.cancel(job)
 

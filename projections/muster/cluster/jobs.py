@@ -178,7 +178,7 @@ class Job(Kept):
     headroom: bool = False
     """It runs nothing: it holds places, and yields them at once to those of its queue that are not below it."""
     turn: int = NO_TURN
-    """Among those who stand equal who is asked first: the lower, then who has the earlier place."""
+    """Among those who stand equal who is asked first: the lower, then who has the earlier place. Its deadline, if it has one."""
     budgeted: bool = False
     """It has a budget of disruption (`muster.cluster.disruption`)."""
     apart: str = ""
@@ -223,8 +223,11 @@ def mark(job: Job) -> None:
         job.tagged = True
     job.budgeted = isinstance(request.budget, int)
     job.apart = job.tag
+    if isinstance(request.deadline_us, int):
+        job.turn = request.deadline_us
+        job.apart = f"{job.tag}/{job.turn}"
     if request.kind:
         job.spare = request.kind == "best-effort"
         job.headroom = request.kind == "headroom"
-        job.turn = NO_TURN + job.headroom
-        job.apart = f"{job.tag}/{request.kind}"
+        job.turn += job.headroom
+        job.apart = f"{job.apart}/{request.kind}"

@@ -363,6 +363,8 @@ def _job_in(state: State, row: JobRow, request: JobRequest, run: JobRun, gang: G
         request.time_limit_us,
     )
     mark(job)
+    if isinstance(job.request.deadline_us, int):
+        state.dated[job] = None
     for index, item in enumerate(row.instances):
         instance = Instance(
             job,

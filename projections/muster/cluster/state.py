@@ -45,6 +45,7 @@ class State:
         "back",
         "beat_us",
         "cell",
+        "dated",
         "deferred",
         "degraded",
         "dependents",
@@ -122,6 +123,8 @@ class State:
         """Jobs that wait for what can never be."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
+        self.dated: dict[Job, None] = {}
+        """The jobs with a deadline, those that are over too."""
         self.draining: dict[Attempt, None] = {}
         """Running attempts with a budget on nodes that are drained: they leave when it allows."""
         self.yielding: dict[Attempt, None] = {}

@@ -98,6 +98,7 @@ CELL: Final = (
     counter("muster_requeues_total", "attempts", "Attempts that ended and whose instance waits again, by reason", "reason"),
     counter("muster_attempts_ended_total", "attempts", "Attempts that ended for good, by outcome", "outcome"),
     gauge("muster_instances", "instances", "Instances that the cell knows, by queue and phase", "queue", "phase"),
+    gauge("muster_deadlines", "jobs", "Jobs with a deadline that the cell knows: met, missed, or ahead", "outcome"),
     gauge(
         "muster_pending_instances",
         "instances",

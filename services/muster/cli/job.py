@@ -57,6 +57,9 @@ def _print(shown: JobShown) -> None:
         print(f"image {shown.run.image}")
     if shown.run.command:
         print(f"command {_command(shown.run.command)}")
+    for element in shown.elements:
+        if element.deadline:
+            print(f"{f'instance {element.instance}: ' if len(shown.elements) > 1 else ''}{element.deadline}")
     rows: list[tuple[object, ...]] = []
     for element in shown.elements:
         rows.extend(_rows(element))

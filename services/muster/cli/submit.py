@@ -24,8 +24,9 @@ from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
 from muster.doors.muster_file import job_document, read_job_file
 from muster.doors.origin import slug
+from muster.doors.quantities import read_span, write_instant
 from muster.events.jobs import JobSubmitted
-from muster.reading.values import read_documents
+from muster.reading.values import Value, read_documents
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
 COMMAND_LINE = "command line"
@@ -96,6 +97,7 @@ def submit(
     preemptible: flags.Preemptible = None,
     kind: flags.Kind = None,
     budget: flags.Budget = None,
+    deadline: flags.Deadline = None,
     array: flags.Array = None,
     at_once: flags.AtOnce = None,
     after: flags.After = None,
@@ -166,6 +168,7 @@ def _said(flags: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
     """The fields that flags set, as a job file has them; those that nobody gave are left out."""
     said = {key: flags[flag] for key, flag in PLAIN.items()}
     said |= {
+        "deadline": _deadline(flags["deadline"]),
         "labels": _pairs(flags["labels"], "--label"),
         "groups": _flow(flags["groups"], "--group"),
         "after": list(flags["after"] or ()),
@@ -176,6 +179,14 @@ def _said(flags: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
         "command": command,
     }
     return {key: value for key, value in said.items() if value not in (None, [], {})}
+
+
+def _deadline(text: str | None) -> str | None:
+    """An instant as it is; `+SPAN` counts from now."""
+    if text is None or not text.startswith("+"):
+        return text
+    span = Value(text[1:], text[1:], COMMAND_LINE, 1, "--deadline")
+    return write_instant(time.time_ns() // 1000 + read_span(span))
 
 
 def hand_in(gateway: Gateway, jobs: list[JobSubmitted], notices: tuple[Notice, ...], json: bool) -> list[Submission]:

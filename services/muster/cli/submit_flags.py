@@ -38,6 +38,9 @@ Preemptible = Annotated[
 Array = Annotated[int | None, _option("array", "N", "So many elements, each a whole instance.", _JOB)]
 Kind = Annotated[str | None, _option("kind", "KIND", "What it is owed: batch, best-effort, headroom.", _JOB)]
 Budget = Annotated[int | None, _option("budget", "N", "So many of its tasks may be disrupted at once.", _JOB)]
+Deadline = Annotated[
+    str | None, _option("deadline", "INSTANT", "By when it should have finished: 2026-12-01T18:00:00Z, or +2h from now.", _JOB)
+]
 AtOnce = Annotated[int | None, _option("at-once", "N", "So many elements of the array at once.", _JOB)]
 After = Annotated[
     list[str] | None,

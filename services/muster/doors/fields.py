@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.doors.dependencies import read_after, write_after
-from muster.doors.quantities import read_cpu, read_memory, read_share, read_span
+from muster.doors.quantities import read_cpu, read_instant, read_memory, read_share, read_span, write_instant
 from muster.events.base import GROUPS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
 from muster.reading.values import Value
@@ -260,6 +260,15 @@ REQUEST_FIELDS = (
         "budget",
         "whole number",
         "So many of its tasks may be disrupted at once, by preemption where that can be avoided, and by drains; else any number.",
+    ),
+    _field(
+        "deadline",
+        JobRequest,
+        "deadline_us",
+        "instant in quotes",
+        "By when it should have finished, as `2026-12-01T18:00:00Z`. Among equals the earlier goes first. It ends nothing.",
+        read_instant,
+        write_instant,
     ),
     _field("array", JobRequest, "array", "whole number", "So many elements, each a whole instance of the job.", _array),
     _field("at_once", JobRequest, "at_once", "whole number", "With `array`: so many elements at once, in their order."),

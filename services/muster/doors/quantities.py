@@ -5,11 +5,13 @@ rounds up, and so does its door. Digits are bounded before anything is computed.
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
 from muster.reading.values import Value
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {
     "Ki": Fraction(1024),
     "Mi": Fraction(1024**2),
@@ -73,6 +75,22 @@ def read_span(value: Value) -> int:
         raise value.error(f"must be seconds, or a span such as 90s, 15m, 24h or 1d12h, not {value.said()}")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000
+
+
+def read_instant(value: Value) -> int:
+    """An instant with its zone, as `2026-12-01T18:00:00Z` or `2026-12-01 19:00+01:00`, in microseconds since 1970."""
+    try:
+        instant = datetime.fromisoformat(value.string())
+    except ValueError:
+        instant = datetime.min
+    if instant.tzinfo is None or instant.year < 1970:
+        raise value.error(f"must be an instant with its zone, such as 2026-12-01T18:00:00Z, not {value.said()}")
+    return (instant - EPOCH) // timedelta(microseconds=1)
+
+
+def write_instant(micros: int) -> str:
+    """The same, written: in UTC."""
+    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
 def kubernetes_cpu(value: Value) -> int:

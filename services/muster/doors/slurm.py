@@ -22,7 +22,7 @@ from muster.doors.names import ARRAY, DOOR
 from muster.doors.origin import Notices, Opened, Origin, is_name, slug, submission
 from muster.doors.slurm_layout import Layout, read_layout
 from muster.doors.slurm_options import Said, read_words, script_options
-from muster.doors.slurm_values import BadValue, gpu_models, read_time_us
+from muster.doors.slurm_values import BadValue, gpu_models, read_deadline_us, read_time_us
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement
 
 HOST_LABEL = "kubernetes.io/hostname"
@@ -101,6 +101,9 @@ def _job(said: dict[str, Said], command: tuple[str, ...], file: str, origin: Ori
         at_once=at_once or msgspec.UNSET,
         after=(slurm_after(said["dependency"], notices) if "dependency" in said else ()) or msgspec.UNSET,
         time_limit_us=_read(said["time"], read_time_us) if "time" in said else None,
+        deadline_us=_read(said["deadline"], lambda text: read_deadline_us(text, origin.submitted_us))
+        if "deadline" in said
+        else msgspec.UNSET,
         grace_us=GRACE_US,
         success="batch" if layout.nodes > 1 else "",
         labels={f"slurm.{key}": said[key].value[:128] for key in ("account", "comment", "qos") if key in said},

@@ -106,7 +106,7 @@ OPTIONS = (
     Option("core-spec", "S", NEEDS, _BINDING),
     Option("cores-per-socket", "", NEEDS, _BINDING),
     Option("cpu-freq", "", NEEDS, "the frequency of a core is left alone"),
-    Option("deadline", "", NEEDS, _LATER),
+    Option("deadline", ""),
     Option("delay-boot", "", NEEDS, "nodes are not booted"),
     Option("dependency", "d"),
     Option("distribution", "m", NEEDS, "ranks are numbered node by node"),

@@ -1,6 +1,7 @@
 """The values of sbatch's options: times, memory, counts, GPUs. Each reader takes text and raises `BadValue`, one sentence."""
 
 import re
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -12,6 +13,10 @@ _MEMORY = re.compile(r"([0-9]{1,15})([kmgtKMGT]?)[bB]?")
 _TIME = re.compile(
     r"(?:([0-9]{1,6})-([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?)|(?:([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?)"
 )
+_NOW = re.compile(r"now(?:\+([0-9]{1,9})(seconds|minutes|hours|days|weeks)?)?")
+_NOW_UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400, "weeks": 604_800}
+_CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
 _UNLIMITED = ("UNLIMITED", "INFINITE", "-1")
 
 
@@ -42,6 +47,27 @@ def read_time_us(text: str) -> int | None:
         seconds = parts[-1] if len(parts) > 1 else 0
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     return total * 1_000_000 or None
+
+
+def read_deadline_us(text: str, now_us: int) -> int:
+    """`HH:MM[:SS]` today or tomorrow, `YYYY-MM-DD[THH:MM[:SS]]`, `now+COUNT[UNIT]`; in the zone of this machine."""
+    match = _NOW.fullmatch(text)
+    if match is not None:
+        return now_us + int(match[1] or 0) * _NOW_UNITS[match[2] or "seconds"] * 1_000_000
+    now = datetime.fromtimestamp(now_us // 1_000_000).astimezone()
+    try:
+        if _CLOCK.fullmatch(text):
+            hours, minutes, *seconds = [int(part) for part in text.split(":")]
+            when = now.replace(hour=hours, minute=minutes, second=seconds[0] if seconds else 0, microsecond=0, tzinfo=None)
+            if when < now.replace(tzinfo=None):
+                when += timedelta(days=1)
+        elif _DAY.fullmatch(text):
+            when = datetime.fromisoformat(text)
+        else:
+            raise ValueError(text)
+    except ValueError:
+        raise BadValue("must be HH:MM[:SS], YYYY-MM-DD[THH:MM[:SS]] or now+COUNT[seconds|minutes|hours|days|weeks]") from None
+    return int(when.astimezone().timestamp()) * 1_000_000
 
 
 def read_memory_mib(text: str) -> int:

@@ -19,6 +19,7 @@ from muster.cluster.shapes import Shape
 from muster.cluster.state import State
 from muster.engine.advice import would_start
 from muster.engine.bounded import kept_off, short_in
+from muster.engine.deadline import about as about_deadline
 from muster.engine.eta import eta
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
@@ -73,7 +74,8 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         raise KeyError(f"job {job_id} has {len(job.instances)} instances, numbered from 0")
     instance = job.instances[index]
     if instance.phase != "pending":
-        return _answer(state, instance, (), False, _not_pending(state, instance), ())
+        due = about_deadline(instance, state.at_us)
+        return _answer(state, instance, (), False, _not_pending(state, instance) + (f"; {due}" if due else ""), ())
     placer = placer or Placer(state)
     registered = state.ledger.registered.bit_count()
     if waits := _waits_for(state, instance):
@@ -111,6 +113,9 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         lines.append(f"{title}: {registered} nodes: {text}" if text else f"{title}: {registered} nodes")
     if not job.gang.single and not any(reason.code in ("not-ready", "no-nodes") for reason in reasons) and not never:
         lines.append(f"all {sum(job.gang.minima)} tasks that it needs at least must fit at once; they do not")
+    due = about_deadline(instance, state.at_us, None if never else _start_us(state, instance, placer))
+    if due:
+        lines.append(f"deadline: {due}")
     if not never:  # nobody's leaving would help
         if placer.backfill is not None:
             lines.append(f"start: {eta(state, job_id, index, placer.cache).text}")
@@ -120,6 +125,13 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         advice = would_start(state, placer, job)
         lines.append(f"it would start now {', or '.join(advice)}" if advice else "no small change of it alone would start it now")
     return _answer(state, instance, tuple(reasons), never, "", tuple(lines), tuple(advice))
+
+
+def _start_us(state: State, instance: Instance, placer: Placer) -> int | None:
+    """When it is expected to start, for one that has a deadline."""
+    if not isinstance(instance.job.request.deadline_us, int):
+        return None
+    return eta(state, instance.job.id, instance.index, placer.cache).start_us
 
 
 def _about_queue(state: State, job: Job) -> list[str]:

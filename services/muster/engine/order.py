@@ -170,8 +170,7 @@ class TreePass(Pass):
             if not vain and self._ask(waiting, first):
                 head = waiting.head() if waiting.count else None
                 if head is not None:
-                    standing_now = standing(state.policy, head.job, state.at_us)
-                    heapq.heappush(turns, (-standing_now, head.place, number, waiting, head))
+                    heapq.heappush(turns, spare.turn(state, number, waiting, head))
 
     def _may_be_planned(self, waiting: PendingClass) -> bool:
         """Whether to look at a class that would be asked in vain: its first has a plan, or may get one."""

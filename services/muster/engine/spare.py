@@ -16,7 +16,7 @@ from muster.cluster.state import State
 from muster.engine.reclaim import Grounds
 from muster.engine.yielding import those_for
 
-Turn = tuple[int, tuple[int, int, int], int, PendingClass, Instance]
+Turn = tuple[int, int, tuple[int, int, int], int, PendingClass, Instance]
 
 
 class MakingWay(Grounds):
@@ -53,9 +53,14 @@ def turns(state: State, classes: Iterable[PendingClass]) -> list[Turn]:
     for number, waiting in enumerate(classes):
         head = waiting.head()
         if head is not None:
-            found.append((-standing(state.policy, head.job, state.at_us), head.place, number, waiting, head))
+            found.append(turn(state, number, waiting, head))
     heapq.heapify(found)
     return found
+
+
+def turn(state: State, number: int, waiting: PendingClass, head: Instance) -> Turn:
+    """When the first of a class is asked."""
+    return -standing(state.policy, head.job, state.at_us), waiting.turn, head.place, number, waiting, head
 
 
 def held(state: State, tree: QueueTree) -> dict[str, Charge]:

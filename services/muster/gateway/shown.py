@@ -12,6 +12,7 @@ from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.doors.names import ARRAY, DOOR
+from muster.engine.deadline import about as about_deadline
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
@@ -139,6 +140,8 @@ class InstanceShown(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     code: int
     attempt: AttemptShown | None
+    deadline: str = ""
+    """What became of its deadline, or is to be expected; empty where it has none."""
 
 
 class JobShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,7 +341,7 @@ def job_shown(state: State, job: Job) -> JobShown:
         run=job.run,
         rejected=job.rejected,
         recorded=job.place[0],
-        elements=tuple([_instance(instance) for instance in job.instances]),
+        elements=tuple([_instance(instance, state.at_us) for instance in job.instances]),
     )
 
 
@@ -488,7 +491,7 @@ def _after(state: State, job: str, ids: tuple[str, ...]) -> Iterator[Job]:
             found = True
 
 
-def _instance(instance: Instance) -> InstanceShown:
+def _instance(instance: Instance, at_us: int) -> InstanceShown:
     return InstanceShown(
         instance=instance.index,
         state=instance.phase,
@@ -499,6 +502,7 @@ def _instance(instance: Instance) -> InstanceShown:
         reason=instance.reason,
         code=instance.code,
         attempt=_attempt(instance.attempt) if instance.attempt is not None else None,
+        deadline=about_deadline(instance, at_us),
     )
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from muster.cluster.state import State
+from muster.engine.deadline import outcome
 from muster.engine.shares import ONE, share
 from muster.measures.book import Book
 from muster.measures.nodes import NodeBook
@@ -37,6 +38,8 @@ class CellMeasures:
         """What part of the whole each is promised, and its weight."""
         self._pending: dict[tuple[str, str], int] = {}
         self._instances: dict[tuple[str, str], int] = {}
+        self._deadlines: dict[str, int] = {}
+        """How many jobs with a deadline kept it, missed it, or have it ahead."""
         self._minute = -1
 
     async def refresh(self) -> None:
@@ -52,6 +55,8 @@ class CellMeasures:
         yield from self.nodes.samples(self._queues)
         for key, count in self._instances.items():
             yield "muster_instances", key, count
+        for became, count in self._deadlines.items():
+            yield "muster_deadlines", (became,), count
         for key, count in self._pending.items():
             yield "muster_pending_instances", key, count
 
@@ -71,6 +76,9 @@ class CellMeasures:
             if phase == "pending":
                 waiting[queue] = waiting.get(queue, 0) + count
         self._count_pending(state, waiting)
+        self._deadlines = {"met": 0, "missed": 0, "ahead": 0}
+        for job in state.dated:
+            self._deadlines[outcome(job, state.at_us)] += 1
         return True
 
     def _count_pending(self, state: State, waiting: dict[str, int]) -> None:

@@ -149,7 +149,8 @@ def above(world: World, one: Instance, other: Instance) -> bool:
 
 
 def _turn(job: Job) -> int:
-    return int(job.request.kind == "headroom")
+    due_us = job.request.deadline_us
+    return due_us if isinstance(due_us, int) else 2**62 + (job.request.kind == "headroom")
 
 
 def _standing(world: World, job: Job) -> int:

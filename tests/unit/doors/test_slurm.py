@@ -1,5 +1,6 @@
 """Slurm scripts through their door."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from muster.doors import DoorError, Opened, Origin, open_file
 from muster.doors.dependencies import write_after
 from muster.doors.names import door_names
 from muster.doors.slurm import read_script
+from muster.doors.slurm_values import BadValue, read_deadline_us
 from muster.events.jobs import JobSubmitted
 from tests.unit.doors.scripts import SCRIPTS, WRONG
 
@@ -172,3 +174,18 @@ def test_a_script_in_latin_1_is_run_and_it_is_said() -> None:
 def test_a_name_that_is_no_name_here_stays_what_slurm_calls_the_job() -> None:
     (job,) = read("#!/bin/bash\n#SBATCH -J Deep_Learning\nx\n").jobs
     assert (job.name, job.run.environment["SLURM_JOB_NAME"]) == ("deep-learning", "Deep_Learning")
+
+
+def test_a_deadline_is_read_as_sbatch_reads_it() -> None:
+    now_us = 1_767_225_600_000_000
+    here = datetime.fromtimestamp(now_us // 1_000_000).astimezone()
+    assert read_deadline_us("now+90minutes", now_us) == now_us + 5_400_000_000
+    assert read_deadline_us("now+10", now_us) == now_us + 10_000_000
+    later = here + timedelta(hours=1)
+    assert read_deadline_us(later.strftime("%H:%M:%S"), now_us) == now_us + 3_600_000_000
+    earlier = here - timedelta(hours=1)
+    assert read_deadline_us(earlier.strftime("%Y-%m-%dT%H:%M"), now_us) == now_us - 3_600_000_000
+    assert read_deadline_us(earlier.strftime("%H:%M"), now_us) == now_us + 23 * 3_600_000_000
+    for wrong in ("soon", "25:99", "2026-13-01", "now+1fortnight"):
+        with pytest.raises(BadValue, match="HH:MM"):
+            read_deadline_us(wrong, now_us)

@@ -36,7 +36,7 @@ def test_status_1_when_one_fails_and_the_others_are_played(folder: Path, capsys:
         f"FAIL unknown: {folder / 'unknown.yaml'}:4: steps[0].submit[0].gpuss is unknown: a job knows name, queue, user, "
         "priority, count, min, gpus, gpu_share, gpu_memory, cpu, memory, disk, gpu_model, selector, tolerations, numa, ports, "
         "image, datasets, kind, "
-        "array, preemptible, budget, grace, stop_takes, runtime, time_limit, max_retries, degraded_grace, start_fails, ready_takes, labels, groups, "
+        "array, preemptible, budget, deadline, grace, stop_takes, runtime, time_limit, max_retries, degraded_grace, start_fails, ready_takes, labels, groups, "
         "after, after_ok, after_any, after_fail, within, spread, affinity, anti_affinity, exclusive, licences",
         "FAIL another runs: step 2 at 1 s (line 5), expected pending: a, actual a is running",
     ]

@@ -207,7 +207,6 @@ _TASK_LATER = {
 _JOB_LATER = _TASK_LATER | {
     "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
-    "deadline": RESERVATIONS,
     "elastic": ELASTIC,
 }
 
@@ -223,6 +222,7 @@ _JOB_FIELDS = [
     "array",
     "preemptible",
     "budget",
+    "deadline",
     "grace",
     "stop_takes",
     "runtime",
@@ -300,6 +300,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         ("priority", "priority", Value.whole),
         ("preemptible", "preemptible", Value.boolean),
         ("budget", "budget", Value.whole),
+        ("deadline", "deadline_us", Value.micros),
         ("max_retries", "max_retries", Value.whole),
         ("time_limit", "time_limit_us", Value.micros),
         ("grace", "grace_us", Value.micros),

@@ -477,6 +477,7 @@ MUTANTS: dict[str, Mutant] = {
     "headroom-is-batch": _both(*[_instead(module, "mark", _mark_batch) for module in (jobs, snapshot)]),
     "headroom-stays": _instead(yielding, "yields", lambda other, job: other.spare and not job.spare),
     "headroom-in-its-place": _both(*[_instead(module, "mark", _mark_without_turn) for module in (jobs, snapshot)]),
+    "no-deadlines": _both(*[_instead(module, "mark", _mark_without_turn) for module in (jobs, snapshot)]),
     "no-budgets": _both(
         _instead(preempt, "breaches", lambda victims: 0), _instead(preempt, "last", lambda ordered: list(ordered))
     ),

@@ -50,6 +50,8 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
             start_failures=fails.times if fails is not None else None,
         )
         request = scene.request
+        if "deadline_us" in request:
+            request = request | {"deadline_us": START_US + request["deadline_us"]}
         if scene.after:
             request = {**request, "after": [{"job": _awaited(world, name), "when": when} for name, when in scene.after]}
         body = {
