@@ -155,7 +155,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     if state.nominations and instance.key in state.nominations:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
     if state.deferred:
-        state.deferred.pop((job.queue, job.gang.digest), None)
+        _undefer(state, job)
     if state.plans.by_key:
         dropped(state, instance)
     if instance.waits is not None:
@@ -448,6 +448,13 @@ def _shape_deferred(state: State, event: ShapeDeferred) -> None:
         state.deferred[event.queue, event.shape] = event.code
     else:
         state.deferred.pop((event.queue, event.shape), None)
+        state.pending.forget_stirred()
+
+
+def _undefer(state: State, job: Job) -> None:
+    """Nothing is recorded of its shape in its queue any more."""
+    if state.deferred.pop((job.queue, job.gang.digest), None) is not None and state.pending.indexed:
+        state.pending.stir(job)
 
 
 def _pass_stopped(state: State, event: PassStopped) -> None:
@@ -482,7 +489,7 @@ def _leave_pending(state: State, instance: Instance) -> None:
         state.ledger.tags.stir(instance.job)
     if instance.waits is not None:
         if state.deferred and state.pending.last_of_class(instance):
-            state.deferred.pop((instance.job.queue, instance.job.gang.digest), None)
+            _undefer(state, instance.job)
         state.pending.discard(instance)
     else:
         state.timers.backoff.cancel(instance)

@@ -57,25 +57,80 @@ class PendingClass:
 
 
 class Waiting:
-    """Who waits in one queue: the classes in which somebody does, and how many of them have each gang."""
+    """Who waits in one queue: the classes in which somebody does, by key and by gang."""
 
-    __slots__ = ("classes", "gangs", "priorities")
+    __slots__ = ("_least", "alone", "bare", "by_gang", "classes", "priorities", "version")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
-        self.gangs: dict[str, int] = {}
+        self.by_gang: dict[str, dict[ClassKey, PendingClass]] = {}
+        self.alone = 0
+        """How many of the classes are of one instance that is nominated or planned."""
         self.priorities: dict[int, int] = {}
         """How many of the classes have each priority."""
+        self.bare = 0
+        """How many of the gangs need no device."""
+        self._least: int | None = None
+        self.version = 0
+        """Counts how often a class came or left."""
+
+    def least_gpu_milli(self) -> int:
+        """What a gang that needs a device asks for at least: no one that waits asks for less."""
+        if self._least is None:
+            gangs = [next(iter(among.values())).gang for among in self.by_gang.values()]
+            self._least = min([gang.gpu_milli for gang in gangs if gang.gpu_milli is not None], default=0)
+        return self._least
+
+    def enter(self, waiting: PendingClass) -> bool:
+        """Somebody waits in the class from now on. Whether nobody did with its gang."""
+        self.version += 1
+        self.classes[waiting.key] = waiting
+        priority, gang = waiting.priority, waiting.gang
+        self.priorities[priority] = self.priorities.get(priority, 0) + 1
+        self.alone += waiting.key[-1] is not None
+        among = self.by_gang.get(gang.key)
+        if among is not None:
+            among[waiting.key] = waiting
+            return False
+        self.by_gang[gang.key] = {waiting.key: waiting}
+        if gang.gpu_milli is None:
+            self.bare += 1
+        elif self._least is not None and (gang.gpu_milli < self._least or len(self.by_gang) == self.bare + 1):
+            self._least = gang.gpu_milli
+        return True
+
+    def leave(self, waiting: PendingClass) -> bool:
+        """Nobody waits in the class any more. Whether nobody does with its gang."""
+        self.version += 1
+        del self.classes[waiting.key]
+        priority, gang = waiting.priority, waiting.gang
+        self.priorities[priority] -= 1
+        if not self.priorities[priority]:
+            del self.priorities[priority]
+        self.alone -= waiting.key[-1] is not None
+        among = self.by_gang[gang.key]
+        del among[waiting.key]
+        if among:
+            return False
+        del self.by_gang[gang.key]
+        if gang.gpu_milli is None:
+            self.bare -= 1
+        elif gang.gpu_milli == self._least:
+            self._least = None
+        return True
 
 
 EMPTY_MAX = 4096
 """So many classes in which nobody waits are kept for the next who comes."""
 
 
+STIRRED_MAX = 65_536
+
+
 class PendingQueue:
     """All pending instances that may be bound now (those backing off are not here)."""
 
-    __slots__ = ("classes", "count", "empty", "indexed", "queues", "running", "spare")
+    __slots__ = ("classes", "count", "empty", "gangs", "indexed", "queues", "running", "spare", "stirred", "stirred_base")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
@@ -87,6 +142,12 @@ class PendingQueue:
         """The queues in which somebody waits: kept from `index` on, where queues stand in a tree."""
         self.spare: dict[ClassKey, PendingClass] = {}
         """The classes of best-effort jobs in which somebody waits, which stand in none of these queues; kept likewise."""
+        self.gangs: dict[str, int] = {}
+        """In how many of these queues somebody waits with each gang."""
+        self.stirred: list[tuple[str, str]] = []
+        """Queues and gangs of which another stands first than before, or nothing is recorded any more: kept from `index` on."""
+        self.stirred_base = 0
+        """How many notes of these were dropped."""
         self.running: dict[tuple[str, int], Running] = {}
         """How many attempts may be victims, by queue and priority."""
 
@@ -117,6 +178,8 @@ class PendingQueue:
                 self._enter(found)
         heap = found.heap
         heapq.heappush(heap, (instance.place, instance))
+        if self.indexed and heap[0][1] is instance:
+            self.stir(job)
         found.count += 1
         instance.waits = found
         self.count += 1
@@ -143,11 +206,24 @@ class PendingQueue:
                 self.classes = {key: each for key, each in self.classes.items() if each.count}
                 self.empty = 0
 
+    def stir(self, job: Job) -> None:
+        """Another of this job's queue and gang may stand first, or nothing is recorded of them any more."""
+        self.stirred.append((job.queue, job.gang.key))
+        if len(self.stirred) > STIRRED_MAX:
+            self.forget_stirred()
+
+    def forget_stirred(self) -> None:
+        """Drop the notes: any may have stirred."""
+        self.stirred_base += len(self.stirred) + 1
+        self.stirred = []
+
     def index(self) -> None:
         """From now on it is known who waits in each queue."""
         self.indexed = True
+        self.forget_stirred()
         self.queues = {}
         self.spare = {}
+        self.gangs = {}
         for waiting in self.classes.values():
             if waiting.count:
                 self._enter(waiting)
@@ -160,10 +236,9 @@ class PendingQueue:
         queue = self.queues.get(waiting.queue)
         if queue is None:
             queue = self.queues[waiting.queue] = Waiting()
-        queue.classes[waiting.key] = waiting
-        gang, priority = waiting.gang.key, waiting.priority
-        queue.gangs[gang] = queue.gangs.get(gang, 0) + 1
-        queue.priorities[priority] = queue.priorities.get(priority, 0) + 1
+        if queue.enter(waiting):
+            gang = waiting.gang.key
+            self.gangs[gang] = self.gangs.get(gang, 0) + 1
 
     def _leave(self, waiting: PendingClass) -> None:
         """Nobody waits in the class any more."""
@@ -171,17 +246,13 @@ class PendingQueue:
             del self.spare[waiting.key]
             return
         queue = self.queues[waiting.queue]
-        del queue.classes[waiting.key]
+        if queue.leave(waiting):
+            gang = waiting.gang.key
+            self.gangs[gang] -= 1
+            if not self.gangs[gang]:
+                del self.gangs[gang]
         if not queue.classes:
             del self.queues[waiting.queue]
-            return
-        gang, priority = waiting.gang.key, waiting.priority
-        queue.gangs[gang] -= 1
-        if not queue.gangs[gang]:
-            del queue.gangs[gang]
-        queue.priorities[priority] -= 1
-        if not queue.priorities[priority]:
-            del queue.priorities[priority]
 
     def last_of_class(self, instance: Instance) -> bool:
         """Whether no other waits in its class."""

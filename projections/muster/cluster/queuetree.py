@@ -48,6 +48,7 @@ class Queue:
         "drops",
         "guarantee",
         "kept",
+        "memo",
         "name",
         "open",
         "parent",
@@ -56,6 +57,7 @@ class Queue:
         "spec",
         "user_caps",
         "users",
+        "version",
     )
 
     def __init__(self, name: str, parent: "Queue | None") -> None:
@@ -75,6 +77,10 @@ class Queue:
         """Of jobs that named it: what is charged, without nominations."""
         self.drops = 0
         """Counts how often less was charged than before: caches that stood before it are stale."""
+        self.version = 0
+        """Counts how often another amount was charged."""
+        self.memo: object | None = None
+        """The engine's: what it worked out of the queue as of some version."""
         self.promised: Charge = {}
         """The guarantee, of its children where it names none, not scaled."""
         self.guarantee: Charge = {}
@@ -121,6 +127,7 @@ class QueueTree:
         "root",
         "said",
         "seen",
+        "settled",
         "stale",
         "stopping",
         "subtrees",
@@ -143,6 +150,8 @@ class QueueTree:
         """Queues that do not lend all that they are promised, by name."""
         self.stale = True
         """Guarantees, and what else is worked out from all queues and nodes, have to be worked out anew."""
+        self.settled = 0
+        """Counts how often they were."""
         self.tiered = self.subtrees = False
         """Some queue has a tier; some queue lets jobs of a higher priority have others stopped that are anywhere below it."""
         self.dimensions: list[tuple[str, int]] = []
@@ -222,6 +231,7 @@ class QueueTree:
             for user, charge in queue.users.items():
                 _add_user(above, user, charge, sign)
             above.drops += 1
+            above.version += 1
             above = above.parent
         self.released += 1
 
@@ -238,6 +248,7 @@ class QueueTree:
         if self.stale:
             self.settle()
         for each in queue.path:
+            each.version += 1
             charged = each.charged
             guarantee = each.guarantee
             for what, amount in amounts.items():
@@ -258,6 +269,7 @@ class QueueTree:
     def shift(self, queue: Queue, user: str, amounts: Charge, sign: int) -> None:
         """As if so much more, or less, were charged: for a plan, which takes it back."""
         for each in queue.path:
+            each.version += 1
             _add(each.charged, amounts, sign)
             _add_user(each, user, amounts, sign)
         _add(self.root.charged, amounts, sign)
@@ -290,6 +302,7 @@ class QueueTree:
     def settle(self) -> None:
         """Work out the guarantees. Cost: all queues."""
         self.stale = False
+        self.settled += 1
         root = self.root
         for child in root.children.values():
             self._promise(child)

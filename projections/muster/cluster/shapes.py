@@ -132,7 +132,7 @@ def _fits(toleration: Toleration, taint: Taint) -> bool:
 class Gang:
     """The groups of an instance: shapes with counts. A single task is a gang of one."""
 
-    __slots__ = ("counts", "digest", "key", "minima", "offsets", "rules", "shapes", "single", "special", "tasks")
+    __slots__ = ("counts", "digest", "gpu_milli", "key", "minima", "offsets", "rules", "shapes", "single", "special", "tasks")
 
     def __init__(self, groups: tuple[GroupRequest, ...], asked: Constraints | UnsetType = UNSET) -> None:
         self.shapes: tuple[Shape, ...] = tuple([intern_shape(group) for group in groups])
@@ -147,6 +147,11 @@ class Gang:
         self.offsets: tuple[int, ...] = tuple(offsets)
         """The first rank of each group."""
         self.single: bool = self.tasks == 1
+        self.gpu_milli: int | None = None
+        """Thousandths of GPUs that it asks for at least, a share by memory not counted; None where it needs no device."""
+        if any(shape.needs_device for shape, least in zip(self.shapes, self.minima, strict=True) if least):
+            each = zip(self.shapes, self.minima, strict=True)
+            self.gpu_milli = sum([least * (1000 * shape.gpus + shape.gpu_milli) for shape, least in each])
         self.key: str = "+".join(
             f"{shape.key}x{count}m{least}" for shape, count, least in zip(self.shapes, self.counts, self.minima, strict=True)
         )

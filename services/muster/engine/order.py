@@ -20,6 +20,7 @@ binding only the keys on the way up from that queue are made anew; after a preem
 """
 
 import heapq
+from collections.abc import Iterable, Iterator
 
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.plans import standing
@@ -28,16 +29,16 @@ from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt, spare
 from muster.engine.emit import Emitter
+from muster.engine.hope import Hope, Key
 from muster.engine.limits import LimitedPlacer, Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
 from muster.engine.reclaim import Grounds, Levels, crosses, levels
-from muster.engine.shares import below, share
+from muster.engine.shares import share
 from muster.engine.yielding import outranked
 from muster.events.decisions import Placement
 
-Key = tuple[int, int, int, int, str]
 Turn = tuple[int, int, int, tuple[int, int, int], int, PendingClass | Instance]
 """Minus the standing, 0 for who runs or the turn, the share of the user, the place, a number."""
 
@@ -77,15 +78,14 @@ class TreePass(Pass):
     """One pass over the queues of a tree."""
 
     __slots__ = (
-        "_alive",
         "_backfill",
         "_counter",
         "_degraded",
         "_limited",
-        "_lowest",
         "_root",
         "_stamps",
         "_within",
+        "hope",
         "limits",
         "tree",
     )
@@ -103,10 +103,7 @@ class TreePass(Pass):
         self._root = Spot(tree.root, None)
         self._counter = 0
         self._degraded: dict[str, list[Instance]] = {}
-        self._lowest: dict[str, int] = {}
-        """By queue: the lowest priority of what could be told to stop there."""
-        self._alive: dict[str, None] = {}
-        """The gangs among those who wait for which there may be a free place."""
+        self.hope = Hope(state, tree, placer)
         self._stamps: dict[str, tuple[int, tuple[int, ...]]] = {}
         """By queue: how often less was charged there, as of how many drops in all."""
         self._within: Levels = ()
@@ -133,9 +130,10 @@ class TreePass(Pass):
                 self._update(spot)
                 continue
             first = who.head()
-            vain = first is not None and self._surely_in_vain(who, spot.queue)
+            vain = first is not None and self._surely_in_vain(who, spot)
             if first is None or (vain and not self._may_be_planned(who)):
                 heapq.heappop(turns)
+                self._drop_hopeless(spot, turns)
                 if not turns:
                     self._update(spot)
                 continue
@@ -151,12 +149,11 @@ class TreePass(Pass):
             if self._backfill is not None and not left and not emitter.full and first.key not in self.state.nominations:
                 left = self._backfill.consider(emitter, who, first)
             if left and had_nomination:
-                self._count_alive()  # what it kept may be free now
+                self.hope.count()  # what it kept may be free now
             heapq.heappop(turns)
             head = who.head() if left and who.count else None
             if head is not None:
                 heapq.heappush(turns, self._turn(who, head))
-            self._lowest.pop(spot.queue.name, None)
             self._update(spot)
 
     def _ask_spare(self) -> None:
@@ -183,26 +180,33 @@ class TreePass(Pass):
         if self._backfill is not None:
             self._backfill.begin()
         self._degraded = {}
-        self._lowest = {}
         for key in state.degraded:
             instance = state.jobs[key[0]].instances[key[1]]
             self._degraded.setdefault(instance.job.queue, []).append(instance)
-        self._count_alive()
+        self.hope.count()
         self._root = Spot(tree.root, None)
         spots: dict[str, Spot] = {}
         for name in (*state.pending.queues, *self._degraded):
             queue = tree.of(name)
-            waiting = state.pending.queues.get(name) if not any(each.closed for each in queue.path) else None
-            if name not in self._degraded and (waiting is None or self._nobody_to_ask(queue, waiting)):
+            waiting = state.pending.queues.get(name)
+            if waiting is not None and (self._nobody_to_ask(queue, waiting) or any(each.closed for each in queue.path)):
+                waiting = None
+            if waiting is None and name not in self._degraded:
                 continue
             spot = self._spot(spots, queue)
             if queue.children:
                 spot = Spot(queue, spot)
             spot.waiting = waiting
-            each: Spot | None = spot
-            while each is not None and each.parent is not None and each.key is None:
-                self._put(each)
-                each = each.parent
+            while spot.parent is not None and spot.key is None:
+                self._counter += 1
+                spot.made = self._counter
+                spot.key = self._key(spot)
+                spot.parent.below.append((spot.key, spot.made, spot))
+                spot = spot.parent
+        heapq.heapify(self._root.below)
+        for spot in spots.values():
+            if len(spot.below) > 1:
+                heapq.heapify(spot.below)
 
     def _spot(self, spots: dict[str, Spot], queue: Queue) -> Spot:
         found = spots.get(queue.name)
@@ -225,14 +229,7 @@ class TreePass(Pass):
         queue = spot.queue
         if spot.parent is not None and spot.parent.queue is queue:
             return 1, 0, 0, share(_own(queue), self.tree.dimensions), ""
-        weight = queue.weight
-        return (
-            0 if below(queue) else 1,
-            -queue.tier,
-            0 if weight else 1,
-            share(queue.charged, self.tree.dimensions, max(1, weight)),
-            queue.name,
-        )
+        return self.hope.key(queue)
 
     def _pick(self) -> Spot | None:
         """Where the turn is, with somebody to ask; None if there is nobody left."""
@@ -240,7 +237,12 @@ class TreePass(Pass):
             spot = self._root
             while True:
                 heap = spot.below
-                while heap and (heap[0][1] != heap[0][2].made or heap[0][2].key is None):
+                while heap:
+                    _, made, first = heap[0]
+                    if made == first.made and first.key is not None:
+                        if first.turns is not None or first.below or not self._hopeless(first):
+                            break
+                        first.key = None
                     heapq.heappop(heap)
                 if not heap:
                     break
@@ -252,6 +254,12 @@ class TreePass(Pass):
             if spot.turns:
                 return spot
             self._leave(spot)
+
+    def _hopeless(self, spot: Spot) -> bool:
+        """Whether nobody is to be asked in a queue at which nobody looked, told at once."""
+        if self.hope.alive or self.hope.stopping or spot.queue.name in self._degraded:
+            return False
+        return spot.waiting is None or self._only_places_help(spot.queue, spot.waiting)
 
     def _leave(self, spot: Spot) -> None:
         """Nobody is to be asked here any more, nor above where nobody else is."""
@@ -280,13 +288,19 @@ class TreePass(Pass):
         for instance in self._degraded.get(spot.queue.name, ()):
             turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
         if spot.waiting is not None and not self._nobody_to_ask(spot.queue, spot.waiting):
-            for waiting in spot.waiting.classes.values():
-                if self._backfill is not None or not self._surely_in_vain(waiting, spot.queue):
+            for waiting in self._to_ask(spot.queue, spot.waiting):
+                if self._backfill is not None or not self._surely_in_vain(waiting, spot):
                     head = waiting.head()
                     if head is not None:
                         turns.append(self._turn(waiting, head))
         heapq.heapify(turns)
         spot.turns = turns
+
+    def _to_ask(self, queue: Queue, waiting: Waiting) -> Iterable[PendingClass]:
+        """The classes in the queue without those that would surely be asked in vain as no place is left for their gang."""
+        if not self._only_places_help(queue, waiting):
+            return waiting.classes.values()
+        return [each for gang in self.hope.of(waiting.by_gang) for each in waiting.by_gang[gang].values()]
 
     def _turn(self, waiting: PendingClass, head: Instance) -> Turn:
         state = self.state
@@ -300,59 +314,36 @@ class TreePass(Pass):
 
     # Who need not be asked
 
-    def _count_alive(self) -> None:
-        """Which gangs may have a free place: those not tried, and those for which something was freed since."""
-        placer, ledger = self.placer, self.state.ledger
-        vain = placer.vain
-        upto = self._freed()
-        self._alive = {}
-        for waiting in self.state.pending.queues.values():
-            for gang in waiting.gangs:
-                if vain.get(gang) != upto:
-                    self._alive[gang] = None
-        for gang in list(self._alive):
-            position = vain.get(gang)
-            if position is not None:
-                freed = ledger.truly.since(position)
-                if not any(freed & placer.cache.of(shape).bits for shape in placer.gangs[gang].shapes):
-                    vain[gang] = upto
-                    del self._alive[gang]
-
     def _nobody_to_ask(self, queue: Queue, waiting: Waiting) -> bool:
         """Whether everybody in the queue would be asked in vain, told without looking at each."""
-        if (
-            self.state.stopping
-            or self.state.yielding
-            or self.tree.tiered
-            or self.tree.subtrees
-            or (queue.guarantee and self.state.policy.reclaim)
-        ):
-            return False
-        if self.state.nominations and any(each.key[-1] is not None for each in waiting.classes.values()):
-            return False
-        if self._backfill is not None:
-            return False
-        alive = self._alive
-        if len(alive) < len(waiting.gangs):
-            hope = any(gang in waiting.gangs for gang in alive)
-        else:
-            hope = any(gang in alive for gang in waiting.gangs)
-        return not hope and self._lowest_in(queue) >= max(waiting.priorities)
+        return self._only_places_help(queue, waiting) and not self.hope.any_of(waiting.by_gang)
 
-    def _surely_in_vain(self, waiting: PendingClass, queue: Queue) -> bool:
+    def _only_places_help(self, queue: Queue, waiting: Waiting) -> bool:
+        """Whether nobody in the queue can be helped but by a place that is left."""
+        if self.tree.tiered or self.tree.subtrees or self._backfill is not None or self.state.yielding:
+            return False
+        if waiting.alone and self.state.nominations:
+            return False
+        return self.hope.quiet(queue, waiting)
+
+    def _drop_hopeless(self, spot: Spot, turns: list[Turn]) -> None:
+        """One who stood first was left out: so are those behind him who would be for the same reason."""
+        waiting, hope = spot.waiting, self.hope
+        if len(turns) > 4 and waiting is not None and self._only_places_help(spot.queue, waiting):
+            left = [each for each in turns if isinstance(each[-1], Instance) or hope.has(each[-1].gang.key)]
+            if len(left) < len(turns):
+                turns[:] = left
+                heapq.heapify(turns)
+
+    def _surely_in_vain(self, waiting: PendingClass, spot: Spot) -> bool:
         """Whether asking the class would surely fail: as it did last time, or as it did for others."""
-        state, placer = self.state, self.placer
-        gang = waiting.gang.key
-        if (
-            self._backfill is None
-            and gang not in self._alive
-            and not state.yielding
-            and waiting.key[-1] is None
-            and self._lowest_in(queue) >= waiting.priority
-            and (not state.stopping or placer.waited.get(gang) == self._freed())
-            and not crosses(state, self.tree, queue, self.limits.asks.of(waiting.gang))
-        ):
-            return True
+        state, queue, hope = self.state, spot.queue, self.hope
+        if self._backfill is None and not state.yielding and not hope.has(waiting.gang.key) and waiting.key[-1] is None:
+            if spot.waiting is not None and self._only_places_help(queue, spot.waiting):
+                return True
+            asks = self.limits.asks.of(waiting.gang)
+            if hope.lowest_in(queue) >= waiting.priority and not crosses(state, self.tree, queue, asks):
+                return True
         return self._in_vain_since(waiting, queue)
 
     def _in_vain_since(self, waiting: PendingClass, queue: Queue) -> bool:
@@ -387,17 +378,6 @@ class TreePass(Pass):
         ledger = self.state.ledger
         return ledger.truly.upto(len(ledger.nodes))
 
-    def _lowest_in(self, queue: Queue) -> int:
-        """The lowest priority of what is bound or nominated there."""
-        found = self._lowest.get(queue.name)
-        if found is None:
-            found = min([2**62, *[attempt.instance.job.priority for attempt in queue.attempts]])
-            if self.state.nominations:
-                nominated = [nomination.instance.job for nomination in self.state.nominations.values()]
-                found = min([found, *[job.priority for job in nominated if job.queue == queue.name]])
-            self._lowest[queue.name] = found
-        return found
-
     def _drops(self, queue: Queue) -> tuple[int, ...]:
         """How often less was charged on the way up; of the root too where it matters what others have."""
         tree = self.tree
@@ -421,7 +401,7 @@ class TreePass(Pass):
         gang = job.gang
         if job.spare:
             return self.placer.find(job)
-        if not lifted and self._backfill is None and gang.key not in self._alive:
+        if not lifted and self._backfill is None and gang.key not in self.hope.alive:
             return None
         allowed = self.limits.allowed(job)
         if allowed is None:
@@ -430,8 +410,9 @@ class TreePass(Pass):
         if places is None:
             plain = gang.rules is None and not self.placer.bound.around.crowded and not job.avoid
             if allowed is job and not lifted and plain and self._backfill is None:
-                self._alive.pop(gang.key, None)
+                self.hope.alive.pop(gang.key, None)
                 self.placer.note_vain(gang, self._freed())
+                self.hope.prune()
             return None
         return places if self.limits.fits(job, places) else None
 
@@ -499,7 +480,7 @@ class TreePass(Pass):
         self._within = levels(self.tree, queue, self.limits.asks.of(job.gang))
         if crosses(state, self.tree, queue, self.limits.asks.of(job.gang)):
             return True
-        return state.policy.preemption and (bool(state.stopping) or self._lowest_in(queue) < job.priority)
+        return state.policy.preemption and (bool(state.stopping) or self.hope.lowest_in(queue) < job.priority)
 
     def among(self, job: Job, grounds: Grounds | None = None) -> preempt.Found | None:
         """Places for the job with the victims that this takes, within the limits of its queue, or None."""
@@ -523,7 +504,9 @@ class TreePass(Pass):
             return None
         found = preempt.search(state, self._limited, allowed, grounds)
         if found is None and allowed is job and not job.avoid and not self._outranked(job):
+            self.hope.stopping.pop(job.gang.key, None)
             placer.waited[job.gang.key] = self._freed()
+            placer.gangs[job.gang.key] = job.gang
             return None
         return found if found is None or self._without(job, found) else None
 
@@ -534,6 +517,10 @@ class TreePass(Pass):
             for attempt in victims:
                 plan.without(attempt)
             return self.limits.fits(job, places)
+
+    def _undeferred(self) -> Iterator[PendingClass]:
+        """Those of whom nothing is recorded, in the order in which they stand, while what came before is recorded."""
+        return self.placer.unsaid.first()
 
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: a limit, before what the nodes lack."""

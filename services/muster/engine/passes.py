@@ -455,23 +455,26 @@ class Pass:
 
     def _record_deferrals(self) -> None:
         """Record why those wait for whom nothing is recorded, in the order in which they stand."""
-        state = self.state
-        deferred = state.deferred
         if not self.deferrals:
             return
+        for waiting in self._undeferred():
+            if self.emitter.full or not self.deferrals:
+                return
+            self.deferrals -= 1
+            self.emitter.emit(ShapeDeferred(queue=waiting.queue, shape=waiting.gang.digest, code=self._code(waiting)))
+
+    def _undeferred(self) -> Iterator[PendingClass]:
+        """Of each shape of a queue of which nothing is recorded, the class that stands first; in the order of standing."""
+        deferred = self.state.deferred
         first: dict[tuple[str, str], tuple[int, Place, PendingClass]] = {}
-        """Of each shape of a queue, the class that stands first."""
-        for waiting in state.pending.classes.values():
+        for waiting in self.state.pending.classes.values():
             if waiting.named not in deferred and waiting.count and waiting.key[-1] is None:
                 head = waiting.head()
                 before = first.get(waiting.named)
                 if head is not None and (before is None or (-waiting.priority, head.place) < before[:2]):
                     first[waiting.named] = -waiting.priority, head.place, waiting
         for _, _, waiting in heapq.nsmallest(self.deferrals, first.values(), key=itemgetter(0, 1)):
-            if self.emitter.full:
-                return
-            self.deferrals -= 1
-            self.emitter.emit(ShapeDeferred(queue=waiting.queue, shape=waiting.gang.digest, code=self._code(waiting)))
+            yield waiting
 
     def _code(self, waiting: PendingClass) -> str:
         """The leading reason: the first filter that leaves no node for one of the shapes; else what is free is not enough."""

@@ -22,6 +22,7 @@ from muster.engine.pack import pack
 from muster.engine.plan import Plan
 from muster.engine.rows import Rows
 from muster.engine.scores import HOLDINGS
+from muster.engine.unsaid import Unsaid
 from muster.events.decisions import Placement
 
 ORDERS_MAX: Final = 24
@@ -42,7 +43,7 @@ class Picker(Protocol):
 class Placer:
     """Finds places by the policy of the state. Holds only caches."""
 
-    __slots__ = ("backfill", "best_fit", "bound", "cache", "caps", "gangs", "picker", "state", "vain", "waited")
+    __slots__ = ("backfill", "best_fit", "bound", "cache", "caps", "gangs", "picker", "state", "unsaid", "vain", "waited")
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -54,6 +55,7 @@ class Placer:
         """Gangs by key for which no places were found, and up to which note of freed rows that is so."""
         self.waited: dict[str, int] = {}
         """The same for gangs to which what stops anyway does not help either."""
+        self.unsaid = Unsaid(state)
         scores = [(score.name, score.weight) for score in state.policy.scores if score.name in HOLDINGS]
         self.best_fit: BestFit | None = None
         if scores:

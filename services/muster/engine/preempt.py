@@ -33,7 +33,7 @@ from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
 from muster.engine.plan import Plan
 from muster.engine.reclaim import Grounds
-from muster.engine.room import fits
+from muster.engine.room import Left, fits
 from muster.engine.rows import devices_for
 from muster.engine.yielding import yields
 from muster.events.decisions import Placement
@@ -253,6 +253,8 @@ def _on_node(
 ) -> tuple[tuple[int, ...], list[Attempt]] | None:
     """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
     stopping, victims = _on(state, node, job, tries.grounds)
+    if not Left(node, dict.fromkeys([*stopping, *victims])).may_take(shape):
+        return None
     with Plan(state) as plan:
         for attempt in stopping:
             plan.without(attempt, node)

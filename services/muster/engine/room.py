@@ -4,6 +4,9 @@ Devices: whole ones are taken from the island that they leave fullest used, so t
 the device in use with the least that is enough, and a free one only where none in use will do.
 """
 
+from collections.abc import Container
+
+from muster.cluster.jobs import Attempt
 from muster.cluster.nodes import LEVELS, Node
 from muster.cluster.shapes import Shape
 from muster.engine.special import special_fits, take_near, with_room
@@ -36,6 +39,64 @@ def room(node: Node, shape: Shape, limit: int) -> int:
     if shape.special:  # one at a time: each changes what the next one finds
         count = min(count, int(special_fits(node, shape)))
     return max(0, count)
+
+
+class Left:
+    """What would be free on a node if some attempts were gone from it, at best. Nothing is changed to see it."""
+
+    __slots__ = ("cpu", "disk", "free", "memory", "node", "tasks", "whole")
+
+    def __init__(self, node: Node, gone: Container[Attempt]) -> None:
+        self.node = node
+        devices, spec = node.devices, node.spec
+        cpu, memory = spec.cpu_milli - node.foreign_cpu, spec.memory_mib - node.foreign_memory
+        disk, tasks = spec.disk_mib, spec.tasks_max
+        free = [device.units for device in devices]
+        claims = node.claims
+        kept = [0] * len(devices)
+        for claim in claims.values():
+            for index, units in claim.devices.items():
+                kept[index] += units
+        for task in node.tasks:
+            if task.attempt in gone:
+                continue
+            held = task.shape
+            cpu -= held.cpu_milli
+            memory -= held.memory_mib
+            disk -= held.disk_mib
+            tasks -= 1
+            waited = bool(claims) and any(key in claims for key in task.attempt.by)
+            for index in task.devices:
+                units = devices[index].units if held.gpus else held.units(devices[index].memory_mib)
+                free[index] -= units
+                if waited:
+                    kept[index] -= units
+        if claims:
+            free = [units - max(0, less) for units, less in zip(free, kept, strict=True)]
+        if not node.plain:
+            free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
+        self.cpu, self.memory, self.disk, self.tasks = cpu, memory, disk, tasks
+        self.free = free
+        self.whole = sum([units == device.units for units, device in zip(free, devices, strict=True)])
+
+    def may_take(self, shape: Shape) -> bool:
+        """Whether one task might fit: if not, it surely does not."""
+        if self.cpu < shape.cpu_milli or self.memory < shape.memory_mib or self.disk < shape.disk_mib or self.tasks <= 0:
+            return False
+        if not shape.needs_device:
+            return True
+        if self.whole < shape.gpus:
+            return False
+        node = self.node
+        if shape.gpus:
+            if not shape.gpu_models and not shape.gpu_memory_mib:
+                return True
+            pairs = enumerate(zip(self.free, node.devices, strict=True))
+            return sum([units == device.units and fitting(node, shape, at) for at, (units, device) in pairs]) >= shape.gpus
+        for index, units in enumerate(self.free):
+            if 0 < units >= shape.units(node.devices[index].memory_mib) and fitting(node, shape, index):
+                return True
+        return False
 
 
 def fitting(node: Node, shape: Shape, index: int) -> bool:

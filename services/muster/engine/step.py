@@ -59,8 +59,13 @@ class Engine:
     def drop_caches(self) -> None:
         """Forget everything that only makes a pass faster."""
         self._placer = None
+        self._forget_memos()
+
+    def _forget_memos(self) -> None:
         for waiting in self.state.pending.classes.values():
             waiting.memo = None
+        for queue in self.state.tree.queues.values() if self.state.tree is not None else ():
+            queue.memo = None
 
     def next_wake_us(self) -> int | None:
         """When it next wants a cycle although nothing comes in; at once if the last one did not hold everything."""
@@ -159,8 +164,7 @@ class Engine:
         if self._placer is None or self._policy is not policy:
             self._placer = Placer(self.state)
             self._policy = policy
-            for waiting in self.state.pending.classes.values():
-                waiting.memo = None
+            self._forget_memos()
         return self._placer
 
 
