@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import disruption, gate, lifecycle, order, place, preempt, reclaim, yielding
+from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, reclaim, yielding
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -466,7 +466,7 @@ MUTANTS: dict[str, Mutant] = {
         _instead(order, "levels", lambda tree, queue, asks: ()),
         _instead(order, "crosses", lambda state, tree, queue, asks: tree.tiered or tree.subtrees),
     ),
-    "no-fairness": _instead(order, "share", lambda charged, dimensions, weight=1: 0),
+    "no-fairness": _both(*[_instead(module, "share", lambda charged, dimensions, weight=1: 0) for module in (hope, order)]),
     "best-effort-is-batch": _both(*[_instead(module, "mark", _mark_batch) for module in (jobs, snapshot)]),
     "best-effort-not-first": lambda: mock.patch("muster.engine.passes.making_way", return_value=None),
     "best-effort-stays": _both(
@@ -482,7 +482,7 @@ MUTANTS: dict[str, Mutant] = {
         _instead(preempt, "breaches", lambda victims: 0), _instead(preempt, "last", lambda ordered: list(ordered))
     ),
     "drained-at-once": _instead(disruption, "left", lambda job: HUGE),
-    "no-promises": _instead(order, "below", lambda queue: False),
+    "no-promises": _instead(hope, "below", lambda queue: False),
     "no-weights": _instead(Queue, "weight", property(lambda self: 1)),
     "no-tiers": _instead(Queue, "tier", property(lambda self: 0)),
     "no-subtrees": _instead(reclaim, "_subtree", lambda queue: False),
