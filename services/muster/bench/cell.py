@@ -55,13 +55,13 @@ class Cell:
         self.core.read_back(data)
         self.records.append(data)
 
-    def register(self, count: int) -> None:
-        """So many nodes, of which every twentieth is cordoned."""
+    def register(self, count: int) -> list[Event]:
+        """So many nodes, of which every twentieth is cordoned; what is decided meanwhile."""
         for row, node in enumerate(nodes(count)):
             self.outbox.append((NODES, node, node.node))
             if row % CORDONED_EVERY == CORDONED_EVERY - 1:
                 self.outbox.append((OPERATIONS, NodeCordoned(node=node.node, by="bench"), ""))
-        self.drain()
+        return self.drain()
 
     def submit(self, group: GroupRequest) -> JobSubmitted:
         """A client sends a job of this group."""

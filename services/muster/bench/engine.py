@@ -110,7 +110,7 @@ class Bench:
         self.size = size
         self.figures: list[Figure] = []
         self.logs: list[tuple[str, Cell]] = []
-        self._say = say
+        self.say = say
         self.clock = clock
         self._on_cycle = on_cycle
 
@@ -121,7 +121,7 @@ class Bench:
         cell, load = self.placements(size.nodes)
         self.gangs(cell)
         self.never_fits(cell)
-        self._say(f"running on to {size.entries:,} entries")
+        self.say(f"running on to {size.entries:,} entries")
         while cell.entries < size.entries:
             load.step()
         self.recovery(cell)
@@ -131,15 +131,15 @@ class Bench:
 
     def placements(self, node_count: int) -> tuple[Cell, Load]:
         """Placements a second while jobs come and end, on a cluster kept at 70 %."""
-        self._say(f"filling {node_count:,} nodes to {FULL_PERCENT} %")
-        cell = self._cell(f"placements-{node_count}")
+        self.say(f"filling {node_count:,} nodes to {FULL_PERCENT} %")
+        cell = self.cell(f"placements-{node_count}")
         cell.register(node_count)
         load = Load(cell, node_count, FULL_PERCENT)
         load.fill()
         for _ in range(10):
             load.step()
         settle()
-        self._say(f"placing on {node_count:,} nodes")
+        self.say(f"placing on {node_count:,} nodes")
         cell.on_cycle = self._on_cycle
         rates = []
         for _ in range(SAMPLES):
@@ -150,7 +150,7 @@ class Bench:
                 placed += bound
             rates.append(placed / spent_s)
         cell.on_cycle = None
-        self._add(
+        self.add(
             f"placements_per_s_{node_count}_nodes",
             rates,
             "1/s",
@@ -164,7 +164,7 @@ class Bench:
         """A gang of n tasks with one GPU each, in a cycle of its own."""
         medians = []
         for tasks in self.size.gang_tasks:
-            self._say(f"placing gangs of {tasks:,} tasks")
+            self.say(f"placing gangs of {tasks:,} tasks")
             times = []
             for _ in range(SAMPLES):
                 cell.drain()
@@ -176,9 +176,9 @@ class Bench:
                 cell.cancel(job)
             medians.append(statistics.median(times))
             floor = 25.0 if tasks == 2000 else None
-            self._add(f"gang_ms_{tasks}_tasks", times, "ms", floor, "one placement and one held task after another")
+            self.add(f"gang_ms_{tasks}_tasks", times, "ms", floor, "one placement and one held task after another")
         exponent = slope([math.log(tasks) for tasks in self.size.gang_tasks], [math.log(median) for median in medians])
-        self._add("gang_exponent", [exponent], "", 1.1, "grows with the tasks alone, if it is 1")
+        self.add("gang_exponent", [exponent], "", 1.1, "grows with the tasks alone, if it is 1")
 
     def never_fits(self, cell: Cell) -> None:
         """Saying that a job can never fit, the first time for each shape."""
@@ -195,12 +195,12 @@ class Bench:
                 if not explained.never:
                     raise Unexpected("it is not said that a job which asks for 9 GPUs of a node can never fit")
             cell.cancel(job)
-        self._add("never_fits_ms", times["never_fits_ms"], "ms", 5.0, "the filters, once over every node for a new shape")
-        self._add("never_fits_cold_ms", times["never_fits_cold_ms"], "ms", None, "the same, and the index of nodes made anew")
+        self.add("never_fits_ms", times["never_fits_ms"], "ms", 5.0, "the filters, once over every node for a new shape")
+        self.add("never_fits_cold_ms", times["never_fits_cold_ms"], "ms", None, "the same, and the index of nodes made anew")
 
     def recovery(self, cell: Cell) -> None:
         """Folding the whole log without a snapshot; the state's digest must be the same."""
-        self._say(f"recovering {cell.entries:,} entries")
+        self.say(f"recovering {cell.entries:,} entries")
         expected = snapshot.digest(cell.core.state)
         times = []
         for _ in range(SAMPLES):
@@ -214,13 +214,13 @@ class Bench:
             if snapshot.digest(core.state) != expected:
                 raise Unexpected("the recovered state has another digest than the one that was lived")
         scaled = [took_s * self.size.entries / cell.entries for took_s in times]
-        self._add(f"recovery_s_{self.size.entries}_entries", scaled, "s", 6.0, "decoding entries, then folding them")
+        self.add(f"recovery_s_{self.size.entries}_entries", scaled, "s", 6.0, "decoding entries, then folding them")
 
     def pending(self, node_count: int) -> None:
         """A cycle in which one GPU becomes free while very many jobs of many shapes wait."""
         size = self.size
-        self._say(f"filling {node_count:,} nodes to the last GPU")
-        cell = self._cell(f"pending-{size.pending}")
+        self.say(f"filling {node_count:,} nodes to the last GPU")
+        cell = self.cell(f"pending-{size.pending}")
         cell.register(node_count)
         usable = node_count - node_count // CORDONED_EVERY
         for begin in range(0, usable - 1, 500):
@@ -233,7 +233,7 @@ class Bench:
             raise Unexpected("the cluster is not full")
         cell.run_tasks(bound)
         singles = [(event.job, event.attempt) for event in bound if len(event.placements) == 1][-GPUS_A_NODE:]
-        self._say(f"queueing {size.pending:,} jobs of {size.shapes} shapes")
+        self.say(f"queueing {size.pending:,} jobs of {size.shapes} shapes")
         for number in range(size.pending):
             kind = number % size.shapes
             gpus = (1, 1, 2, 1, 4, 1, 8)[kind % 7]
@@ -250,19 +250,19 @@ class Bench:
             if len(ended) != 1 or len(bound_in(decisions)) != 1:
                 raise Unexpected("one freed GPU did not end one job and start another")
             times.append(took_s * 1000)
-        self._add(f"freed_gpu_ms_{size.pending}_pending", times, "ms", 20.0, "one try for each shape that waits")
+        self.add(f"freed_gpu_ms_{size.pending}_pending", times, "ms", 20.0, "one try for each shape that waits")
 
     def memory(self, what: str, count: int, limit: str) -> None:
         """What so many nodes or pending jobs take, in a process of its own."""
-        self._say(f"measuring the memory of {count:,} {what}")
-        self._add(f"memory_mib_{count}_{what}", [measured_mib(what, count)], "MiB", None, limit)
+        self.say(f"measuring the memory of {count:,} {what}")
+        self.add(f"memory_mib_{count}_{what}", [measured_mib(what, count)], "MiB", None, limit)
 
-    def _cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> Cell:
         cell = Cell(SEED, clock=self.clock)
         self.logs.append((name, cell))
         return cell
 
-    def _add(self, name: str, samples: Sequence[float], unit: str, floor: float | None, limit: str, higher: bool = False) -> None:
+    def add(self, name: str, samples: Sequence[float], unit: str, floor: float | None, limit: str, higher: bool = False) -> None:
         value = statistics.median(samples)
         full = self.size is FULL
         holds = None if floor is None or not full else value >= floor if higher else value <= floor

@@ -72,11 +72,17 @@ def nodes(count: int) -> Iterator[NodeRegistered]:
 
 def submission(at_us: int, number: int, group: GroupRequest) -> JobSubmitted:
     """A job of one group; `number` makes its id."""
+    return job_at(at_us, number, JobRequest(groups=(group,), time_limit_us=86_400_000_000))
+
+
+def job_at(at_us: int, number: int, request: JobRequest, queue: str = "default") -> JobSubmitted:
+    """A job in a queue; `number` makes its id."""
     return JobSubmitted(
         job=job_id(at_us, number),
         name=f"job-{number}",
         user=f"user-{number % 97}",
+        queue=queue,
         submitted_us=at_us,
-        request=JobRequest(groups=(group,), time_limit_us=86_400_000_000),
+        request=request,
         run=_RUN,
     )

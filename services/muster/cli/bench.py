@@ -14,6 +14,7 @@ import msgspec
 import typer
 
 from muster.bench import engine as figures
+from muster.bench import whole
 from muster.bench.pipeline import bus, bus_parts, parts, report, stack
 from muster.cli.output import FOUND, USAGE, Failure, Json, errors, print_json, print_table
 from muster.log.sqlite import SqliteFile
@@ -35,6 +36,10 @@ def bench() -> None:
 @app.command()
 def engine(
     quick: Annotated[bool, typer.Option("--quick", help="A small cluster, in seconds; floors do not apply.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="All that the default policy knows: a tree of queues, a full cluster."),
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time of a placement goes (stderr).")] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Audit and verify the logs that were written.")] = True,
     log: Annotated[Path | None, typer.Option("--log", help="Keep the logs here, one folder each.", metavar="DIR")] = None,
@@ -42,6 +47,8 @@ def engine(
     json: Json = False,
 ) -> None:
     """Measure the engine: placements, gangs, a long queue, recovery, explanations, memory.
+
+    With --full: starts in a tree of 1,000 queues with 100,000 pending jobs, preemption, reclaim, planned starts.
 
     Exit status 1 if a figure is below its floor, or a log is not in order.
     """
@@ -53,7 +60,10 @@ def engine(
 
     clock = time.thread_time if cpu_time else time.perf_counter
     taken = figures.Bench(figures.QUICK if quick else figures.FULL, _say, clock, on_cycle if profile else None)
-    taken.run()
+    if full:
+        whole.run(taken, whole.QUICK if quick else whole.FULL)
+    else:
+        taken.run()
     if profiler is not None:
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(PROFILE_LINES)
     if log is not None:

@@ -31,7 +31,7 @@ from muster.events.operations import Backfill as Settings
 HOPELESS_MAX: Final = 64
 """So many classes that can be planned nowhere are tried in a round."""
 
-LOOKED_MAX: Final = 64
+LOOKED_MAX: Final = 4096
 """If more rows moved than this, everything is looked at again."""
 
 InstanceKey = tuple[str, int]
@@ -248,7 +248,7 @@ class Backfill:
                 until_us=state.at_us + self.settings.plan_ttl_us,
             )
         )
-        self._take_in()
+        self._position = state.plans.upto()  # what a plan moves holds nothing
         self._kept[instance.key] = self.horizon.relies_until(state.plans.by_key[instance.key])
         self._count(state.plans.by_key[instance.key])
         return True
@@ -271,7 +271,9 @@ class Backfill:
         moved = self._rows_since(position)
         if moved is None:
             return False
-        return not any(row in planned.by_row or self.horizon.sooner(planned, row) for row in moved)
+        if any(row in moved for row in planned.by_row):
+            return False
+        return not self.horizon.any_sooner(planned, list(moved))
 
     def _part(self) -> None:
         """Others moved something: the plans looked at so far have seen what was before."""

@@ -42,6 +42,7 @@ class Horizon:
         "_curves",
         "_first",
         "_last",
+        "_late_us",
         "_masks",
         "_on",
         "_plain",
@@ -67,8 +68,10 @@ class Horizon:
         self._first: Int = np.zeros(0, dtype=np.int64)
         """The first end that is promised on each row."""
         self._until: Int = np.zeros(0, dtype=np.int64)
-        self._work: tuple[Int, Int] | None = None
-        """`_last` and `_sorted` with the plans put here."""
+        self._late_us = -1
+        """Up to when it is known who is overdue."""
+        self._work: tuple[Int, Int, Int] | None = None
+        """`_last`, `_sorted` and `_first` with the plans put here."""
         self._applied = 0
         self._before: list[PlannedStart] = []
         self._on: dict[int, list[PlannedStart]] = {}
@@ -138,7 +141,24 @@ class Horizon:
         nodes = self.state.ledger.nodes
         return min([self.curve(node).until_us for row in planned.by_row if (node := nodes[row]) is not None], default=FAR)
 
-    def sooner(self, planned: PlannedStart, row: int) -> bool:
+    def any_sooner(self, planned: PlannedStart, rows: Sequence[int]) -> bool:
+        """Whether one of the rows has room for a task of the planned instance before its start."""
+        shapes = planned.instance.job.gang.shapes
+        if not rows or not all(shape.gpus for shape in shapes):
+            return any(self._sooner(planned, row) for row in rows)
+        self._refresh()
+        ends = self._ends()
+        some = np.array([row for row in rows if row < len(ends)], dtype=np.int64)
+        step = self.settings.resolution_us
+        for shape in shapes:
+            if shape.gpus <= ends.shape[1]:
+                first = np.maximum(ends[some, shape.gpus - 1], self.state.at_us)
+                early = some[-(-first // step) * step < planned.start_us]
+                if any(self._sooner(planned, row) for row in early.tolist()):
+                    return True
+        return False
+
+    def _sooner(self, planned: PlannedStart, row: int) -> bool:
         """Whether the row has room for a task of the planned instance before its start."""
         nodes = self.state.ledger.nodes
         node = nodes[row] if row < len(nodes) else None
@@ -203,11 +223,15 @@ class Horizon:
 
     def _group(self, shape: Shape, wanted: int, mask: NDArray[np.bool_]) -> tuple[int, list[int]] | None:
         """The earliest instant for so many tasks of one shape, and rows that have room for them then, the latest first."""
+        if wanted == 1:
+            ends = self._ends()
+            if not len(ends) or shape.gpus > ends.shape[1]:
+                return None
+            assert self._work is not None
+            return self._one(shape, np.where(mask, ends[:, shape.gpus - 1] if shape.gpus else self._work[2], FAR))
         bounds = self._bounds(shape, wanted, mask)
         if not bounds.size:
             return None
-        if wanted == 1:
-            return self._one(shape, bounds[:, 0])
         exact: dict[int, list[int]] = {}
         limit_us = self.state.at_us + self.settings.horizon_us
         while True:
@@ -257,12 +281,11 @@ class Horizon:
             columns = ends[:, shape.gpus - 1 :: shape.gpus][:, :wanted]
             bounds = columns.copy()
         else:
-            first = self._first.copy()
-            for row, on in self._on.items():  # nobody has room there before somebody who runs or is planned has gone
-                first[row] = min([int(first[row]), *[self._gone_us(planned) for planned in on]])
-            if wanted > 1:  # but some of them may have
-                room = with_room(self.state.ledger, shape) & self.state.ledger.registered
-                first[self._rows(room)] = 0
+            self._ends()
+            assert self._work is not None
+            first = self._work[2].copy()
+            room = with_room(self.state.ledger, shape) & self.state.ledger.registered
+            first[self._rows(room)] = 0  # some of them may have room there now
             bounds = np.repeat(first[:, None], min(wanted, 64), axis=1)
         bounds[~mask] = FAR
         return bounds
@@ -388,15 +411,16 @@ class Horizon:
             self._stale = None
             width = max([1, *[len(node.devices) for node in nodes if node is not None]])
         if self._stale is None:
-            self._last = np.full((len(nodes), width), FAR, dtype=np.int64)
+            self._last = np.full((len(nodes), width), FAR, dtype=np.int64, order="F")
             self._first = np.full(len(nodes), FAR, dtype=np.int64)
             self._until = np.full(len(nodes), FAR, dtype=np.int64)
-            self._sorted = self._last.copy()
+            self._sorted = self._last.copy(order="F")
             rows = list(range(len(nodes)))
             self._work = None
         else:
-            late = np.nonzero(self._until < self.state.at_us)[0].tolist()
+            late = np.nonzero(self._until < self.state.at_us)[0].tolist() if self._late_us < self.state.at_us else []
             rows = list(dict.fromkeys([*self._stale, *late]))
+        self._late_us = self.state.at_us
         if not rows:
             return
         self._stale = {}
@@ -440,12 +464,12 @@ class Horizon:
     def _ends(self) -> Int:
         """The sorted last ends, behind the plans put here."""
         if self._work is None:
-            self._work = self._last, self._sorted
+            self._work = self._last, self._sorted, self._first
             self._applied = 0
         if self._applied < len(self._before):
-            last, ordered = self._work
+            last, ordered, first = self._work
             if last is self._last:
-                self._work = last.copy(), ordered.copy()
+                self._work = last.copy(order="F"), ordered.copy(order="F"), first.copy()
             rows: dict[int, None] = {}
             for planned in self._before[self._applied :]:
                 rows.update(dict.fromkeys(planned.by_row))
@@ -457,17 +481,23 @@ class Horizon:
     def _apply(self, row: int) -> None:
         """Count the row's plans into the arrays."""
         assert self._work is not None
-        last, ordered = self._work
+        last, ordered, firsts = self._work
         if last is self._last or row >= len(last):
             return
-        last[row] = self._last[row]
+        ends: list[int] = self._last[row].tolist()
+        first = int(self._first[row])
         for planned in self._on.get(row, ()):
             end_us = self._gone_us(planned)
+            if end_us < first:
+                first = end_us  # nobody has room here before somebody who runs or is planned has gone
             for placement in planned.by_row[row]:
                 for index in placement.devices:
-                    if index < last.shape[1] and last[row, index] < end_us:
-                        last[row, index] = end_us
-        ordered[row] = np.sort(last[row], kind="stable")
+                    if index < len(ends) and ends[index] < end_us:
+                        ends[index] = end_us
+        last[row] = ends
+        ends.sort()
+        ordered[row] = ends
+        firsts[row] = first
 
 
 def with_room(ledger: Ledger, shape: Shape) -> int:

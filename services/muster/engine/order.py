@@ -288,17 +288,18 @@ class TreePass(Pass):
         for instance in self._degraded.get(spot.queue.name, ()):
             turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
         if spot.waiting is not None and not self._nobody_to_ask(spot.queue, spot.waiting):
-            for waiting in self._to_ask(spot.queue, spot.waiting):
-                if self._backfill is not None or not self._surely_in_vain(waiting, spot):
+            quiet = self._only_places_help(spot.queue, spot.waiting)
+            for waiting in self._to_ask(quiet, spot.waiting):
+                if quiet or self._backfill is not None or not self._surely_in_vain(waiting, spot):
                     head = waiting.head()
                     if head is not None:
                         turns.append(self._turn(waiting, head))
         heapq.heapify(turns)
         spot.turns = turns
 
-    def _to_ask(self, queue: Queue, waiting: Waiting) -> Iterable[PendingClass]:
-        """The classes in the queue without those that would surely be asked in vain as no place is left for their gang."""
-        if not self._only_places_help(queue, waiting):
+    def _to_ask(self, quiet: bool, waiting: Waiting) -> Iterable[PendingClass]:
+        """The classes in a queue; where it is quiet, without those that would be asked in vain as their gang has no hope."""
+        if not quiet:
             return waiting.classes.values()
         return [each for gang in self.hope.of(waiting.by_gang) for each in waiting.by_gang[gang].values()]
 

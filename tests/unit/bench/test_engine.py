@@ -104,8 +104,8 @@ def test_a_log_with_a_decision_less_is_not_in_order(taken: engine.Bench) -> None
 def test_floors_hold_for_the_full_size_alone(taken: engine.Bench) -> None:
     assert {figure.holds for figure in taken.figures} == {None}
     full = engine.Bench(engine.FULL, lambda _: None, time.thread_time)
-    full._add("slow", [1.0], "1/s", 2.0, "", higher=True)
-    full._add("fast", [3.0], "ms", 4.0, "")
+    full.add("slow", [1.0], "1/s", 2.0, "", higher=True)
+    full.add("fast", [3.0], "ms", 4.0, "")
     assert [figure.holds for figure in full.figures] == [False, True]
     assert not engine.results(full, []).holds
 
