@@ -26,7 +26,7 @@ lint: .venv/dev.stamp
 soak: .venv/dev.stamp  ## The simulated world from many seeds, and all that happens to three brokers: make soak SEEDS=1000
 	$(BIN)/muster soak --seeds $(or $(SEEDS),100)
 	MUSTER_SOAK=1 $(BIN)/python -m pytest tests/integration/test_three_brokers.py tests/integration/test_takeover.py \
-		tests/integration/test_everything_dies.py
+		tests/integration/test_everything_dies.py tests/simulation/test_kill_at_every_await.py
 
 bench: .venv/runtime.stamp  ## How fast the engine decides.
 	$(BIN)/muster bench engine --json

@@ -5,7 +5,7 @@ awaits gives one history. Each await of a port is counted, and the world can kil
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -20,7 +20,7 @@ from muster.events.nodes import Device, NodeSpec
 from muster.events.record import Envelope
 from muster.log.admit import Admitted, Halt, admit, genesis
 from muster.log.memory import MemoryBroker, MemoryLog
-from muster.log.port import Record
+from muster.log.port import Log, Record
 from muster.scheduler.loop import Scheduler, Settings
 from muster.scheduler.messages import JOBS, NODES, Message
 from muster.scheduler.poison import Deaths
@@ -33,6 +33,9 @@ WALL_US = 1_780_000_000_000_000
 
 
 Phase = Literal["preparing", "ready", "running", "exited"]
+
+
+KillWhen = Literal["before", "during", "after"]
 
 
 class Killed(BaseException):
@@ -126,6 +129,7 @@ class TopicsInbox:
 
     async def wait(self, timeout_s: float) -> None:
         await self.world.step("inbox wait")
+        await self.world.see()
         self.world.act()
         if self.first() is None:
             self.clock.mono_us += max(1, round(timeout_s * 1e6))
@@ -163,10 +167,10 @@ class WorldClock:
 class WorldLog:
     """One scheduler's handle on the log, whose awaits are counted."""
 
-    def __init__(self, world: "World", clock: "WorldClock") -> None:
+    def __init__(self, world: "World", clock: "WorldClock", log: Log | None = None) -> None:
         self.world = world
         self.clock = clock
-        self.log = MemoryLog(world.broker)
+        self.log = log if log is not None else MemoryLog(world.broker)
 
     async def append(self, data: bytes) -> None:
         await self.world.step("append", self.log.append(data))
@@ -182,6 +186,7 @@ class WorldLog:
     async def wait(self, after: int, timeout_s: float) -> None:
         await self.world.step("log wait")
         self.world.broker.tick()
+        await self.world.see()
         self.world.act()
         self.clock.mono_us += max(1, round(timeout_s * 1e6))
         await asyncio.sleep(0)
@@ -285,8 +290,8 @@ class World:
         self.awaits = 0
         self.kill_at = 0
         """The await at which to kill, counted from 1; 0 for none."""
-        self.kill_after = False
-        """Whether what is awaited has happened when the kill comes."""
+        self.kill_when: KillWhen = "before"
+        """Whether what is awaited has begun, and whether it has ended, when the kill comes."""
         self.schedulers: list[Scheduler] = []
         self.exits: list[int] = []
         self.incarnations = 0
@@ -307,14 +312,31 @@ class World:
         """One await of a port."""
         self.awaits += 1
         now = self.awaits == self.kill_at
-        if now and not self.kill_after:
+        if now and self.kill_when != "after":
             if operation is not None:
-                operation.close()
+                await self.abandon(operation)
             raise Killed(what)
         result = await operation if operation is not None else None
         if now:
             raise Killed(what)
         return result
+
+    async def abandon(self, operation: Coroutine[Any, Any, Any]) -> None:
+        """What a dead process had asked for: nothing, or what nobody waits for any more."""
+        if self.kill_when == "before":
+            operation.close()
+            return
+        asked = asyncio.ensure_future(operation)
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+    async def open_log(self, clock: WorldClock) -> WorldLog:
+        """A handle for one more scheduler."""
+        return WorldLog(self, clock)
+
+    async def see(self) -> None:
+        """Look at what has landed meanwhile: in memory it is there."""
 
     def act(self) -> None:
         """Producers and agents do what they do; once all jobs are over the schedulers are told to stop."""
@@ -343,7 +365,7 @@ class World:
         """Start a scheduler and let it run to its end. None if it was killed or left by itself."""
         self.incarnations += 1
         clock = WorldClock(self)
-        log = WorldLog(self, clock)
+        log = await self.open_log(clock)
         scheduler: Scheduler | None = None
         try:
             recovered = await recover(log, CELL, snapshots)
@@ -371,3 +393,4 @@ class World:
         finally:
             if scheduler is not None:
                 self.schedulers.remove(scheduler)
+            await log.close()
