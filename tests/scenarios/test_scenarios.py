@@ -78,6 +78,8 @@ NOTICED_BY = {
     "silent-is-over": "T6",
     "unread-is-missing": "H3-unreadable",
     "no-backfill": "S1",
+    "no-order": "order-smallest",
+    "no-strictness": "order-strict",
     "no-quarantine": "H1",
     "endless-flap-window": "H1-window",
     "devices-by-place": "D11-failed",

@@ -1,6 +1,6 @@
 """What operators say, and what steers decisions: cordon, drain, fence, leases, the policy."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
@@ -125,6 +125,11 @@ class Policy(Part, frozen=True, kw_only=True):
     """By so many priorities at most."""
     backfill: Backfill | UnsetType = UNSET
     """Unset, nothing is planned: whoever fits starts, whatever that does to those above it who do not."""
+    order: Literal["shortest", "smallest"] | UnsetType = UNSET
+    """Who comes first of those of equal priority in a queue, ties by place. Unset, who was submitted first; else whose time limit
+    is shorter, or whose time limit times what it needs is smaller: thousandths of a GPU, for tasks without one of a core."""
+    strict: bool | UnsetType = UNSET
+    """Nobody starts before somebody of his queue who stands above him and does not fit."""
     job_filters: Annotated[tuple[Label, ...], Meta(max_length=32)] | UnsetType = UNSET
     """The filters about fields that few jobs have; unset means every one that there is. A job that asks for what none of them
     looks at is rejected; one that asks for nothing of the kind is decided as if they did not exist."""

@@ -58,7 +58,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     user = ""
     if state.tree is not None:
         user = enter_queue(state.tree, job)
-    length = length_us(state.policy, job) if state.plans.on else 0
+    length = length_us(state.policy, job) if state.plans.lengths else 0
     state.pending_total += len(job.instances)
     if state.dependents or request.after:
         dependencies.hold(state, job)
@@ -480,7 +480,7 @@ def enqueue(state: State, instance: Instance) -> None:
         if state.tree is not None and not instance.job.spare and state.tree.tells_users(state.tree.of(instance.job.queue)):
             user = instance.job.user
         alone = instance.key in state.nominations or instance.key in state.plans.by_key
-        length = length_us(state.policy, instance.job) if state.plans.on else 0
+        length = length_us(state.policy, instance.job) if state.plans.lengths else 0
         state.pending.add(instance, alone, user, length)
 
 

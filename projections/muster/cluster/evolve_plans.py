@@ -5,7 +5,7 @@ from typing import Any
 
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_jobs import enqueue, instance_of
-from muster.cluster.plans import dropped, most_plans, plan
+from muster.cluster.plans import counts_lengths, dropped, most_plans, plan
 from muster.cluster.state import State
 from muster.events.base import Event
 from muster.events.decisions import PlanDropped, StartPlanned
@@ -36,9 +36,10 @@ def policy_set(state: State) -> None:
     """Another policy: nothing is planned any more, or ends are promised for other instants."""
     plans = state.plans
     on = most_plans(state.policy) > 0
-    if not on and not plans.on:
+    lengths = counts_lengths(state.policy)
+    if not lengths and not plans.lengths:
         return
-    plans.on = on
+    plans.on, plans.lengths = on, lengths
     for key in list(plans.by_key) if not on else ():
         dropped(state, state.jobs[key[0]].instances[key[1]])
     plans.forget()

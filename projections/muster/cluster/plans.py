@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 
 from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.shapes import Gang, Shape
 from muster.events.decisions import Placement
 from muster.events.operations import Policy
 
@@ -21,8 +22,11 @@ FAR: Final = 2**62
 
 MOVED_MAX: Final = 65_536
 
-Order = tuple[int, int, tuple[int, int, int]]
-"""In which order a pass asks: the negative priority, 0 for one that lost members or its turn, the place."""
+Where = tuple[int, ...]
+"""Where an instance stands among those of equal priority and turn."""
+
+Order = tuple[int, int, Where]
+"""In which order a pass asks: the negative priority, 0 for one that lost members or its turn, where it stands."""
 
 
 class PlannedStart:
@@ -45,11 +49,13 @@ class PlannedStart:
 class Plans:
     """All plans of a state."""
 
-    __slots__ = ("base", "bits", "by_key", "moved", "on", "rows")
+    __slots__ = ("base", "bits", "by_key", "lengths", "moved", "on", "rows")
 
     def __init__(self) -> None:
         self.on = False
         """Whether the policy plans."""
+        self.lengths = False
+        """Whether how long an instance would run tells its class from others: where the policy plans, or orders by it."""
         self.by_key: dict[tuple[str, int], PlannedStart] = {}
         self.rows: dict[int, dict[tuple[str, int], PlannedStart]] = {}
         self.bits = 0
@@ -128,7 +134,31 @@ def dropped(state: "State", instance: Instance) -> None:
 
 def order_of(policy: Policy, instance: Instance, at_us: int) -> Order:
     """Where a pending instance stands in the order of a pass, of whatever queue it is."""
-    return -standing(policy, instance.job, at_us), instance.job.turn, instance.place
+    return -standing(policy, instance.job, at_us), instance.job.turn, where_of(policy, instance)
+
+
+def where_of(policy: Policy, instance: Instance) -> Where:
+    """Where it stands among those of equal priority and turn: by its place, or first by what the policy orders by."""
+    return instance.place if not policy.order else (size_of(policy, instance.job), *instance.place)
+
+
+def size_of(policy: Policy, job: Job) -> int:
+    """What the policy orders by: seconds, or seconds times thousandths of what it needs at least; `FAR` where nobody says."""
+    if job.limit_us is None:
+        return FAR
+    length_s = -(-job.limit_us // 1_000_000)
+    return length_s if policy.order == "shortest" else length_s * width_of(job.gang)
+
+
+def width_of(gang: Gang) -> int:
+    """What a gang needs at least: thousandths of a GPU, and of a core for tasks that need none."""
+    return sum([count * _width(shape) for shape, count in zip(gang.shapes, gang.minima, strict=True)])
+
+
+def _width(shape: Shape) -> int:
+    if shape.needs_device:
+        return shape.gpus * 1000 or shape.gpu_milli or 1000
+    return shape.cpu_milli
 
 
 def standing(policy: Policy, job: Job, until_us: int) -> int:
@@ -156,6 +186,11 @@ def promised_us(policy: Policy, attempt: Attempt) -> int:
 def horizon_us(policy: Policy) -> int:
     """How far ahead is planned; 0 where nothing is."""
     return 0 if policy.backfill is UNSET else policy.backfill.horizon_us
+
+
+def counts_lengths(policy: Policy) -> bool:
+    """Whether it matters to others how long somebody who waits would run."""
+    return bool(policy.order) or most_plans(policy) > 0
 
 
 def most_plans(policy: Policy) -> int:

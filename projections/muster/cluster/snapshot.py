@@ -22,7 +22,7 @@ from muster.cluster.evolve_tasks import set_immune, set_timer, succeeded
 from muster.cluster.jobs import TERMINAL, Attempt, Fault, Instance, Job, Task, mark
 from muster.cluster.nodes import Device, Node
 from muster.cluster.patience import set_eviction
-from muster.cluster.plans import PlannedStart, most_plans
+from muster.cluster.plans import PlannedStart, counts_lengths, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import Gang, intern_gang
 from muster.cluster.snapshot_rows import (
@@ -151,6 +151,7 @@ def decode(data: bytes) -> State:
     state.more = snapshot.more
     state.deferred = {(queue, shape): code for queue, shape, code in snapshot.deferred}
     state.plans.on = most_plans(state.policy) > 0
+    state.plans.lengths = counts_lengths(state.policy)
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
     gangs = [intern_gang(request) for request in snapshot.requests]

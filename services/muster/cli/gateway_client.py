@@ -20,6 +20,7 @@ import typer
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.jobs import JobSubmitted
+from muster.events.operations import Policy
 from muster.events.queues import QueueSet
 from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown, QueueList
 
@@ -209,6 +210,11 @@ class Gateway:
     def remove_queue(self, name: str) -> Accepted:
         """Close a queue."""
         return self._send("DELETE", f"/queues/{_part(name)}", Accepted)
+
+    def set_policy(self, policy: Policy) -> Accepted:
+        """Decide by it from the next cycle on."""
+        headers = {"Content-Type": "application/json"}
+        return self._send("PUT", "/policy", Accepted, content=msgspec.json.encode(policy), headers=headers)
 
     def node(self, name: str, at: int = 0) -> NodeShown:
         """One node."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "nodes": "muster.cli.nodes",
     "queues": "muster.cli.queues",
     "apply": "muster.cli.apply",
+    "policy": "muster.cli.policy",
     "logs": "muster.cli.logs",
     "cancel": "muster.cli.cancel",
     "cordon": "muster.cli.operations",
@@ -56,7 +57,7 @@ COMMANDS = {
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history")
+GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history", "policy")
 """Commands that have commands of their own."""
 
 

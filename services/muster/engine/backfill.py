@@ -194,7 +194,7 @@ class Backfill:
         position, self._position = self._position, plans.upto()
         return plans.since(position) if position >= 0 else None
 
-    def order_limit(self) -> tuple[int, int, tuple[int, int, int]] | None:
+    def order_limit(self) -> Order | None:
         """Who ranks below this cannot be planned, as things stand; None if anybody may."""
         plans = self.state.plans.by_key
         if len(plans) < self._most:

@@ -13,7 +13,7 @@ from muster.cluster.disruption import disrupted, waits_to_drain
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
-from muster.cluster.plans import standing
+from muster.cluster.plans import FAR, order_of, size_of, standing
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
@@ -86,7 +86,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     if instance.not_before_us > state.at_us:
         wait_s = (instance.not_before_us - state.at_us + 999_999) // 1_000_000
         lines.append(f"it backs off for {wait_s} s more after start failure {instance.start_failures} ({instance.reason})")
-    lines += _about_queue(state, job)
+    lines += _about_queue(state, instance)
     nomination = state.nominations.get(instance.key)
     if nomination is not None:
         still = [attempt for attempt in nomination.victims if attempt.held]
@@ -134,13 +134,22 @@ def _start_us(state: State, instance: Instance, placer: Placer) -> int | None:
     return eta(state, instance.job.id, instance.index, placer.cache).start_us
 
 
-def _about_queue(state: State, job: Job) -> list[str]:
-    """What its queue has and may have, and how far the job was lifted by waiting."""
+def _about_queue(state: State, instance: Instance) -> list[str]:
+    """What its queue has and may have, how far the job was lifted by waiting, and what the policy orders by."""
     lines = []
+    job = instance.job
     lifted = standing(state.policy, job, state.at_us) - job.rank
     if lifted:
         waited_s = (state.at_us - job.submitted_us) // 1_000_000
         lines.append(f"its priority {job.priority} stands {lifted} higher for {waited_s} s since its submission")
+    if state.policy.order:
+        size = size_of(state.policy, job)
+        what = "seconds" if state.policy.order == "shortest" else "thousandths x seconds"
+        said = "it has no time limit, and comes last" if size == FAR else f"it has {size} {what}"
+        lines.append(f"order {state.policy.order} among equals of its queue: {said}")
+    before = _position(state, instance) if state.policy.strict else 0
+    if before:
+        lines.append(f"the policy is strict: nobody starts past the {before} who stand before it in queue {job.queue}")
     tree = state.tree
     if tree is None:
         return lines
@@ -257,14 +266,14 @@ def _position(state: State, instance: Instance) -> int:
         return -1
     job = instance.job
     before = 0
-    if state.policy.aging_after_us:
-        mine = -standing(state.policy, job, state.at_us), job.turn, instance.place
+    if state.policy.aging_after_us or state.policy.order:
+        mine = order_of(state.policy, instance, state.at_us)
         return sum(
             [
-                (-standing(state.policy, other.job, state.at_us), other.job.turn, place) < mine
+                order_of(state.policy, other, state.at_us) < mine
                 for waiting in state.pending.classes.values()
                 if waiting.queue == job.queue
-                for place, other in waiting.places().items()
+                for other in waiting.places().values()
             ]
         )
     for waiting in state.pending.classes.values():

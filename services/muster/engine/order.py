@@ -22,6 +22,7 @@ binding only the keys on the way up from that queue are made anew; after a preem
 import heapq
 from collections.abc import Iterable, Iterator
 
+from muster.cluster import plans
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.plans import standing
 from muster.cluster.queues import PendingClass, Waiting
@@ -39,8 +40,8 @@ from muster.engine.shares import share
 from muster.engine.yielding import outranked
 from muster.events.decisions import Placement
 
-Turn = tuple[int, int, int, tuple[int, int, int], int, PendingClass | Instance]
-"""Minus the standing, 0 for who runs or the turn, the share of the user, the place, a number."""
+Turn = tuple[int, int, int, plans.Where, int, PendingClass | Instance]
+"""Minus the standing, 0 for who runs or the turn, the share of the user, where it stands, a number."""
 
 
 class AskedInQueue(Asked):
@@ -84,6 +85,7 @@ class TreePass(Pass):
         "_limited",
         "_root",
         "_stamps",
+        "_strict",
         "_within",
         "hope",
         "limits",
@@ -98,6 +100,7 @@ class TreePass(Pass):
         self._backfill = placer.backfill
         """What is planned, where the policy plans. What keeps one asker off a place may not keep another off, so that a gang
         that was looked for in vain is no sign for others then."""
+        self._strict = bool(state.policy.strict)
         self.limits = Limits(state, tree)
         self._limited = LimitedPlacer(placer, self.limits)
         self._root = Spot(tree.root, None)
@@ -133,7 +136,10 @@ class TreePass(Pass):
             vain = first is not None and self._surely_in_vain(who, spot)
             if first is None or (vain and not self._may_be_planned(who)):
                 heapq.heappop(turns)
-                self._drop_hopeless(spot, turns)
+                if first is not None and self._strict:
+                    turns.clear()
+                else:
+                    self._drop_hopeless(spot, turns)
                 if not turns:
                     self._update(spot)
                 continue
@@ -152,7 +158,9 @@ class TreePass(Pass):
                 self.hope.count()  # what it kept may be free now
             heapq.heappop(turns)
             head = who.head() if left and who.count else None
-            if head is not None:
+            if self._strict and first.phase == "pending":
+                turns.clear()
+            elif head is not None:
                 heapq.heappush(turns, self._turn(who, head))
             self._update(spot)
 
@@ -288,9 +296,9 @@ class TreePass(Pass):
         for instance in self._degraded.get(spot.queue.name, ()):
             turns.append((-instance.job.priority, 0, 0, instance.place, len(turns), instance))
         if spot.waiting is not None and not self._nobody_to_ask(spot.queue, spot.waiting):
-            quiet = self._only_places_help(spot.queue, spot.waiting)
-            for waiting in self._to_ask(quiet, spot.waiting):
-                if quiet or self._backfill is not None or not self._surely_in_vain(waiting, spot):
+            quiet = not self._strict and self._only_places_help(spot.queue, spot.waiting)
+            for waiting in spot.waiting.classes.values() if self._strict else self._to_ask(quiet, spot.waiting):
+                if quiet or self._strict or self._backfill is not None or not self._surely_in_vain(waiting, spot):
                     head = waiting.head()
                     if head is not None:
                         turns.append(self._turn(waiting, head))
@@ -311,7 +319,8 @@ class TreePass(Pass):
             queue = self.tree.of(waiting.queue)
             if queue.fair:
                 mine = share(queue.users.get(waiting.user, {}), self.tree.dimensions)
-        return -standing(state.policy, head.job, state.at_us), waiting.turn, mine, head.place, self._counter, waiting
+        where = plans.where_of(state.policy, head)
+        return -standing(state.policy, head.job, state.at_us), waiting.turn, mine, where, self._counter, waiting
 
     # Who need not be asked
 

@@ -92,7 +92,7 @@ class Pass:
 
     def _round(self) -> None:
         state = self.state
-        turns: list[tuple[int, int, tuple[int, int, int], int, PendingClass | Instance]] = []
+        turns: list[tuple[int, int, plans.Where, int, PendingClass | Instance]] = []
         for job, index in state.degraded:
             instance = state.jobs[job].instances[index]
             turns.append((-instance.job.priority, 0, instance.place, len(turns), instance))
@@ -101,21 +101,25 @@ class Pass:
         if backfill is not None:
             backfill.begin()
         limit = backfill.order_limit() if backfill is not None else None
-        aging = state.policy.aging_after_us
+        policy = state.policy
+        aging, strict = policy.aging_after_us, bool(policy.strict)
+        blocked: dict[str, None] = {}
+        """Where the policy is strict: the queues in which somebody was asked in vain."""
         for waiting in state.pending.classes.values():
             if waiting.count:
                 # Who starts before a class with rules may let it start: whether it is asked in vain is seen at its turn.
                 vain = waiting.memo is not None and waiting.gang.rules is None and self._in_vain(waiting)
-                if vain and backfill is None:
+                if vain and backfill is None and not strict:
                     passed.append(waiting)
                     continue
                 head = waiting.head()
                 if head is not None:
                     standing = self._standing(waiting, head) if aging else waiting.priority
-                    if vain and limit is not None and (-standing, waiting.turn, head.place) > limit:
+                    where = plans.where_of(policy, head)
+                    if vain and limit is not None and not strict and (-standing, waiting.turn, where) > limit:
                         passed.append(waiting)
                         continue
-                    turns.append((-standing, waiting.turn, head.place, len(turns), waiting))
+                    turns.append((-standing, waiting.turn, where, len(turns), waiting))
         heapq.heapify(turns)
         self.preempted = False
         emitter = self.emitter
@@ -129,7 +133,9 @@ class Pass:
                 continue
             first = who.head()
             vain = first is not None and who.memo is not None and self._in_vain(who)
-            if first is None or (vain and backfill is None):
+            if first is None or who.queue in blocked or (vain and backfill is None):
+                if strict and first is not None and not who.spare:
+                    blocked[who.queue] = None
                 heapq.heappop(turns)
                 continue
             left = not vain and self._ask(who, first)
@@ -137,18 +143,21 @@ class Pass:
                 return
             if backfill is not None and not left and not emitter.full and first.key not in state.nominations:
                 left = backfill.consider(emitter, who, first)
+            if strict and first.phase == "pending" and not who.spare:
+                blocked[who.queue] = None
             now = turns[0]
             head = who.head() if left and who.count else None
             if head is not None:
                 standing = self._standing(who, head) if aging else who.priority
-                heapq.heapreplace(turns, (-standing, who.turn, head.place, number, who))
+                heapq.heapreplace(turns, (-standing, who.turn, plans.where_of(policy, head), number, who))
             else:
                 heapq.heappop(turns)
             if passed and (self.preempted or (backfill is not None and backfill.open)):
                 for number, waiting in enumerate(passed, len(state.pending.classes) + len(state.degraded)):
                     head = waiting.head()
-                    if head is not None and (-self._standing(waiting, head), waiting.turn, head.place) > now[:3]:
-                        turns.append((-self._standing(waiting, head), waiting.turn, head.place, number, waiting))
+                    order = None if head is None else plans.order_of(policy, head, state.at_us)
+                    if order is not None and order > now[:3]:
+                        turns.append((*order, number, waiting))
                 heapq.heapify(turns)
                 passed = []
 

@@ -19,6 +19,8 @@ def job_filters(policy: Policy) -> tuple[str, ...]:
 
 def unknown(policy: Policy) -> str:
     """One sentence on the first plugin that does not exist, or an empty string."""
+    if policy.strict and policy.backfill:
+        return "policy.strict: who is planned for is protected by the plan; leave out one of `strict` and `backfill`"
     for name in policy.filters:
         if name not in FILTER_NAMES:
             return f"policy.filters: {name!r} does not exist; there are {', '.join(FILTER_NAMES)}"

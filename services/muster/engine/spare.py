@@ -8,6 +8,7 @@ them.
 import heapq
 from collections.abc import Iterable
 
+from muster.cluster import plans
 from muster.cluster.jobs import Attempt, Instance, Job
 from muster.cluster.plans import standing
 from muster.cluster.queues import PendingClass
@@ -16,7 +17,7 @@ from muster.cluster.state import State
 from muster.engine.reclaim import Grounds
 from muster.engine.yielding import those_for
 
-Turn = tuple[int, int, tuple[int, int, int], int, PendingClass, Instance]
+Turn = tuple[int, int, plans.Where, int, PendingClass, Instance]
 
 
 class MakingWay(Grounds):
@@ -60,7 +61,7 @@ def turns(state: State, classes: Iterable[PendingClass]) -> list[Turn]:
 
 def turn(state: State, number: int, waiting: PendingClass, head: Instance) -> Turn:
     """When the first of a class is asked."""
-    return -standing(state.policy, head.job, state.at_us), waiting.turn, head.place, number, waiting, head
+    return -standing(state.policy, head.job, state.at_us), waiting.turn, plans.where_of(state.policy, head), number, waiting, head
 
 
 def held(state: State, tree: QueueTree) -> dict[str, Charge]:

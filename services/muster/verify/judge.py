@@ -36,6 +36,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     quarantine  only after as many silences as the policy says, and not ended before its time
     plan        what is planned is possible, behind all promised ends and what is planned for those above, within the horizon, and
                 for no more than the policy says; it ends for a reason that is so; it moves later only if it has to
+    strict      where the policy is strict, nobody starts past one of its queue who waits above it
     delay       nobody who ranks below a plan takes what it needs at its start
     constraint  within a domain, spread, affinity either way, exclusive nodes, ports, NUMA and licences, as the job asks for them
     forgotten   a job is forgotten when it has been over for `forget_after_us`
@@ -54,7 +55,7 @@ from muster.events.registry import INPUTS
 from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
-from muster.verify.plans import Planned, Plans, above
+from muster.verify.plans import Planned, Plans, above, passed_over
 from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
@@ -278,6 +279,7 @@ class Judge:
         early = world.at_us < instance.not_before_us
         self._check(not early, "too-early", f"it is bound at {world.at_us}, not before {instance.not_before_us}")
         self._fault("waits", waiting_fault(world, instance))
+        self._fault("strict", passed_over(world, instance))
         self._fault("gang", gang_fault(instance.job, event.placements))
         self._unkept((event.job, event.instance))
         instance.attempts = event.attempt

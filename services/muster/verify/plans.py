@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from muster.events.decisions import Placement
 from muster.verify.places import device_fault, held, node_fault, shortage
+from muster.verify.waiting import waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Job, Node, Nomination, Use, World
 
 NEVER = 2**62
@@ -145,12 +146,51 @@ class Plans:
 def above(world: World, one: Instance, other: Instance) -> bool:
     """Whether one ranks above the other among those who wait: by priority, higher for who waited long, then by place."""
     mine, theirs = (-_standing(world, each.job) for each in (one, other))
-    return (mine, _turn(one.job), one.job.place, one.index) < (theirs, _turn(other.job), other.job.place, other.index)
+    return _order(world, one, mine) < _order(world, other, theirs)
+
+
+def _order(world: World, one: Instance, rank: int) -> tuple[int, int, int, int, int]:
+    return rank, _turn(one.job), _size(world, one), one.job.place, one.index
 
 
 def _turn(job: Job) -> int:
     due_us = job.request.deadline_us
     return due_us if isinstance(due_us, int) else 2**62 + (job.request.kind == "headroom")
+
+
+def _size(world: World, instance: Instance) -> int:
+    """What the policy orders by among equals."""
+    order, limit_us = world.policy.order, instance.job.limit_us
+    if not order:
+        return 0
+    if limit_us is None:
+        return NEVER
+    length_s = (limit_us + 999_999) // 1_000_000
+    if order == "shortest":
+        return length_s
+    milli = 0
+    for group in instance.job.request.groups:
+        if group.gpus or group.gpu_milli or group.gpu_memory_mib:
+            milli += group.min * (group.gpus * 1000 or group.gpu_milli or 1000)
+        else:
+            milli += group.min * group.cpu_milli
+    return length_s * milli
+
+
+def passed_over(world: World, instance: Instance) -> str:
+    """Where the policy is strict: who of its queue waits above it, and could start; empty for nobody."""
+    job = instance.job
+    if not world.policy.strict or job.request.kind == "best-effort":
+        return ""
+    tree = world.books is not None
+    for other in world.jobs.values():
+        if other.queue != job.queue or other is job or other.request.kind == "best-effort" or (tree and other.user != job.user):
+            continue
+        for each in other.instances:
+            waits = each.attempt is None and not each.outcome and not each.cancelled and each.not_before_us <= world.at_us
+            if waits and not waiting_fault(world, each) and above(world, each, instance):
+                return f"{other.queue}: instance {each.index} of a job of priority {other.priority} waits above it"
+    return ""
 
 
 def _standing(world: World, job: Job) -> int:

@@ -229,3 +229,16 @@ def test_why_not_says_what_keeps_a_job_off_one_node(capsys: pytest.CaptureFixtur
     assert parsed(capsys, "why-not", log, "large", "n2")["fits"] is False
     assert "there is no node 'n9' at cycle 3" in refused(capsys, "why-not", log, "large", "n9")
     assert "takes a log, a job and a node" in refused(capsys, "why-not", "large")
+
+
+def test_shipped_policies_are_listed_and_shown_with_what_they_were_tuned_on(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [row["name"] for row in parsed(capsys, "policy", "list")]
+    assert names[:5] == ["fifo", "fair", "packing", "backfill-easy", "backfill-conservative"]
+    shown = parsed(capsys, "policy", "show", "default")
+    assert (shown["version"], shown["order"], shown["backfill"]["reservations"]) == (2, "smallest", 1)
+    assert "Philly" in shown["tuned_on"]
+    assert "Tuned on nothing" in out(capsys, "policy", "show", "default/1")
+
+
+def test_a_policy_that_is_not_shipped_is_refused_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there are fifo, fair, packing" in refused(capsys, "policy", "use", "fastest")

@@ -1,7 +1,9 @@
 """Cases of the rule about what is waited for."""
 
+from typing import Any
+
 from muster.events.decisions import JobsForgotten
-from muster.events.jobs import Dependency, JobCancelRequested
+from muster.events.jobs import Dependency, GroupRequest, JobCancelRequested
 from muster.events.nodes import TaskReady
 from muster.events.operations import Policy, PolicySet
 from tests.unit.verify.story import S, Story, at, bound, case, ended, exited
@@ -56,3 +58,26 @@ def no_more_elements_run_than_may_at_once(bad: bool) -> Story:
     if not bad:
         story.add(JobCancelRequested(job="a", instance=0), exited("a"), then=(ended("a", "cancelled"),))
     return story.add(TaskReady(job="a", instance=0, attempt=1, rank=0), then=(bound("a", at(0, 0, 1), instance=1),))
+
+
+def _strict(**fields: Any) -> Story:
+    return Story().add(PolicySet(policy=Policy(strict=True, **fields))).node("n1")
+
+
+@case("strict")
+def nobody_starts_past_one_who_came_before_where_the_policy_is_strict(bad: bool) -> Story:
+    story = _strict().submit("a").submit("b")
+    return story.bind("b", at(0, 0, 0)) if bad else story.bind("a", at(0, 0, 0)).bind("b", at(0, 0, 1))
+
+
+@case("strict")
+def nor_past_a_smaller_one_where_the_smallest_comes_first(bad: bool) -> Story:
+    story = _strict(order="smallest")
+    story.submit("a", time_limit_us=90 * S).submit("b", GroupRequest(gpus=2), time_limit_us=(50 if bad else 40) * S)
+    return story.bind("b", at(0, 0, 0, 1))
+
+
+@case("strict")
+def nor_past_a_shorter_one_where_the_shortest_comes_first(bad: bool) -> Story:
+    story = _strict(order="shortest").submit("a", time_limit_us=90 * S).submit("b", time_limit_us=(91 if bad else 89) * S)
+    return story.bind("b", at(0, 0, 0))

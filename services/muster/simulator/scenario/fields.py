@@ -17,6 +17,7 @@ from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
 from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
+from muster.scheduler.shipped import STEERING, named
 from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_requirements
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
@@ -368,7 +369,7 @@ def _start_fails(value: Value | None, mentions: Mentions) -> StartFails | None:
 
 _SPANS = {field.name[:-3]: field.name for field in msgspec.structs.fields(Policy) if field.name.endswith("_us")}
 _COUNTS = ("aging_max", "flap_limit", "inputs_max", "decisions_max", "placements_max", "deferrals_max", "pending_max")
-_SWITCHES = ("preemption", "reclaim")
+_SWITCHES = ("preemption", "reclaim", "strict")
 _PLANNING = {"horizon": "horizon_us", "resolution": "resolution_us", "plan_ttl": "plan_ttl_us"}
 """Policy fields of a scene that stand in the policy's `backfill`; they count only where it plans."""
 
@@ -384,6 +385,7 @@ def read_policy(value: Value) -> dict[str, Any]:
         "filters",
         "job_filters",
         "scores",
+        "order",
         *_SWITCHES,
         "backfill",
         *_PLANNING,
@@ -395,7 +397,9 @@ def read_policy(value: Value) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for key, item in fields.items():
         if key == "name":
-            changes["name"] = read_one(item)
+            changes.update(_shipped(item))
+        elif key == "order":
+            changes["order"] = item.word(("shortest", "smallest"))
         elif key in _SWITCHES:
             changes[key] = item.boolean()
         elif key == "backfill":
@@ -410,6 +414,7 @@ def read_policy(value: Value) -> dict[str, Any]:
             changes[_SPANS[key]] = item.micros()
         else:
             changes[key] = item.count()
+    changes = {**changes.pop("shipped", {}), **changes}
     policy = with_changes(Policy(), changes)
     why = unknown(policy)
     if why:
@@ -508,6 +513,19 @@ def with_changes(policy: Policy, changes: dict[str, Any]) -> Policy:
     if backfill is not msgspec.UNSET:
         backfill = msgspec.structs.replace(backfill, **planning)
     return msgspec.structs.replace(policy, backfill=backfill, **plain)
+
+
+def _shipped(value: Value) -> dict[str, Any]:
+    """The name of a policy; for one that is shipped also what it sets, under `shipped`."""
+    found = named(value.string())
+    if found is None:
+        return {"name": read_one(value)}
+    sets = {name: getattr(found.policy, name) for name in STEERING}
+    if found.name == Policy().name and "/" not in value.string():
+        return {"name": found.name}  # in a scene that is what a cell has until it is told otherwise
+    backfill = sets.pop("backfill")
+    planned = None if backfill is msgspec.UNSET else msgspec.structs.asdict(backfill)
+    return {"name": found.name, "shipped": {**sets, "backfill": planned}}
 
 
 def _backfill(value: Value) -> dict[str, Any] | None:

@@ -528,6 +528,8 @@ MUTANTS: dict[str, Mutant] = {
     "silent-is-over": _handling(NodeSilent, _silent_is_over),
     "unread-is-missing": _instead(Beats, "beat", _unread_is_missing),
     "no-backfill": _policy(backfill=msgspec.UNSET),
+    "no-order": _policy(order=msgspec.UNSET),
+    "no-strictness": _policy(strict=msgspec.UNSET),
     "no-quarantine": _policy(flap_limit=0),
     "endless-flap-window": _policy(flap_window_us=10**13),
     "devices-by-place": _handling(NodeRegistered, _by_place),

@@ -5,7 +5,7 @@ Counted from the tasks, the requests and the plans as they stand, not from the e
 
 from muster.cluster.jobs import Attempt, Instance
 from muster.cluster.nodes import Node
-from muster.cluster.plans import PlannedStart, standing
+from muster.cluster.plans import PlannedStart, standing, where_of
 from muster.cluster.state import State
 from muster.events.decisions import InstanceBound, Placement
 from muster.events.record import Cycle
@@ -29,7 +29,8 @@ def delayed(state: State, cycle: Cycle) -> tuple[Instance, Instance] | None:
 
 def _above(state: State, one: Instance, other: Instance) -> bool:
     mine, theirs = (standing(state.policy, each.job, state.at_us) for each in (one, other))
-    return (-mine, one.job.turn, one.place) < (-theirs, other.job.turn, other.place)
+    order = [(-rank, each.job.turn, where_of(state.policy, each)) for rank, each in ((mine, one), (theirs, other))]
+    return order[0] < order[1]
 
 
 def _lacks(state: State, plan: PlannedStart, without: Attempt | None) -> bool:
