@@ -26,6 +26,7 @@ COMMANDS = {
     "scenario": "muster.cli.scenario",
     "soak": "muster.cli.soak",
     "bench": "muster.cli.bench",
+    "scoreboard": "muster.cli.scoreboard",
     "audit": "muster.cli.audit",
     "verify": "muster.cli.verify",
     "fsck": "muster.cli.fsck",
