@@ -130,6 +130,9 @@ class Policy(Part, frozen=True, kw_only=True):
     is shorter, or whose time limit times what it needs is smaller: thousandths of a GPU, for tasks without one of a core."""
     strict: bool | UnsetType = UNSET
     """Nobody starts before somebody of his queue who stands above him and does not fit."""
+    history_half_life_us: Annotated[int, Meta(ge=60_000_000, le=31_536_000_000_000)] | UnsetType = UNSET
+    """Where queues stand in a tree: by what they used of late they are ordered, what is so old counts half (Slurm's Fair Tree);
+    unset, by what they have now."""
     job_filters: Annotated[tuple[Label, ...], Meta(max_length=32)] | UnsetType = UNSET
     """The filters about fields that few jobs have; unset means every one that there is. A job that asks for what none of them
     looks at is rejected; one that asks for nothing of the kind is decided as if they did not exist."""

@@ -36,6 +36,8 @@ def begin_cycle(state: State, number: int, term: int, at_us: int, started: TermS
         state.arrived = []
     state.ledger.trim()
     state.plans.trim()
+    if state.tree is not None and state.tree.usage is not None:
+        state.tree.usage.pass_time(state.tree, at_us)
     if positions:
         state.positions.update(positions)
     if started is not None and started.gap_us:
@@ -121,6 +123,7 @@ def _policy_set(state: State, event: PolicySet) -> None:
     state.policy = event.policy
     state.wakes += 1
     evolve_plans.policy_set(state)
+    evolve_queues.keep_history(state)
     for job in state.jobs.values():
         if not job.open:
             evolve_jobs.set_forget(state, job)

@@ -10,6 +10,7 @@ from muster.cluster.charging import charge_attempt
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.queuetree import Queue, QueueTree, fault, nominated_amounts
 from muster.cluster.state import State
+from muster.cluster.usage import Usage
 from muster.events.base import Event
 from muster.events.queues import QueueRemoved, QueueSet
 
@@ -20,9 +21,12 @@ def _queue_set(state: State, event: QueueSet) -> None:
         return
     if tree is None:
         tree = plant(state)
+        keep_history(state)
     known = tree.queues.get(event.queue)
     before = _told_apart(tree, known)
     queue = tree.put(event)
+    if tree.usage is not None:
+        tree.usage.begin(queue.path)
     after = _told_apart(tree, queue)
     for name, told in after.items():
         if told != before.get(name, False):
@@ -36,6 +40,20 @@ def _queue_removed(state: State, event: QueueRemoved) -> None:
         return
     tree.close(tree.queues[event.queue])
     state.wakes += 1
+
+
+def keep_history(state: State) -> None:
+    """As the policy says, what queues use is kept from now on, or no more."""
+    tree, half_life_us = state.tree, state.policy.history_half_life_us
+    if tree is None:
+        return
+    if not isinstance(half_life_us, int):
+        tree.usage = None
+    elif tree.usage is None:
+        tree.usage = Usage(half_life_us, state.at_us)
+        tree.usage.begin(tree.queues.values())
+    else:
+        tree.usage.fade_by(half_life_us)
 
 
 def plant(state: State, specs: Sequence[tuple[QueueSet, bool]] = ()) -> QueueTree:

@@ -92,6 +92,8 @@ def check_rebuild(state: State) -> None:
     check(other.timers.items() == state.timers.items(), f"timers: {state.timers.items()}, rebuilt {other.timers.items()}")
     running, anew = _running(state), _running(other)
     check(running == anew, f"running: {running}, rebuilt {anew}")
+    times = [each.tree.usage.now_us if each.tree is not None and each.tree.usage is not None else 0 for each in (state, other)]
+    check(times[0] == times[1], f"the history stands at {times[0]}, rebuilt at {times[1]}")
     draining = [sorted([a.instance.key for a in each.draining if waits_to_drain(a)]) for each in (state, other)]
     check(draining[0] == draining[1], f"draining: {draining[0]}, rebuilt {draining[1]}")
     yielding = [sorted([attempt.instance.key for attempt in each.yielding]) for each in (state, other)]

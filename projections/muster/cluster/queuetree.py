@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from muster.cluster.jobs import Attempt, Task
 from muster.cluster.nodes import Node
 from muster.cluster.shapes import Gang, Shape
+from muster.cluster.usage import Usage
 from muster.events.decisions import Placement
 from muster.events.queues import DEPTH_MAX, QUEUES_MAX, Amounts, QueueRemoved, QueueSet
 
@@ -132,11 +133,14 @@ class QueueTree:
         "stopping",
         "subtrees",
         "tiered",
+        "usage",
         "widened",
     )
 
     def __init__(self) -> None:
         self.root = Queue("", None)
+        self.usage: Usage | None = None
+        """What was used of late; None where the policy keeps no history."""
         self.queues: dict[str, Queue] = {}
         self.said: dict[str, QueueSet] = {}
         """What was said of each queue that is open."""
@@ -218,6 +222,8 @@ class QueueTree:
     def _move(self, queue: Queue, parent: Queue) -> None:
         before = queue.parent
         assert before is not None
+        if self.usage is not None:
+            self.usage.touch_all(self)
         del before.children[queue.name]
         self._shift(before, queue, -1)
         queue.parent = parent
@@ -247,6 +253,8 @@ class QueueTree:
         """So much more is charged."""
         if self.stale:
             self.settle()
+        if self.usage is not None:
+            self.usage.touch(self, queue, user)
         for each in queue.path:
             each.version += 1
             charged = each.charged
@@ -260,6 +268,8 @@ class QueueTree:
 
     def release(self, queue: Queue, user: str, amounts: Charge) -> None:
         """So much less is charged."""
+        if self.usage is not None:
+            self.usage.touch(self, queue, user)
         self.shift(queue, user, amounts, -1)
         for each in queue.path:
             each.drops += 1

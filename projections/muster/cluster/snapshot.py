@@ -39,6 +39,7 @@ from muster.cluster.snapshot_rows import (
     TaskRow,
 )
 from muster.cluster.state import Nomination, State
+from muster.cluster.usage import Usage, Used
 from muster.events.codec import encode as encode_canonical
 from muster.events.decisions import AttemptRef
 from muster.events.jobs import JobRequest, JobRun
@@ -116,6 +117,7 @@ def encode(state: State) -> bytes:
             plans=plans,
             licences=tuple(state.licences.items()),
             evictions=evictions,
+            usage=_usage_out(state.tree),
         )
     )
 
@@ -173,6 +175,11 @@ def decode(data: bytes) -> State:
         state.jobs[name].limit_us = limit_us
     if snapshot.queues is not None:
         _tree_in(state, snapshot.queues)
+        half_life_us = state.policy.history_half_life_us
+        if state.tree is not None and isinstance(half_life_us, int):
+            usage = state.tree.usage = Usage(half_life_us, state.at_us)
+            for queue, user, amount, since_us in snapshot.usage:
+                usage.entries[queue, user] = Used(amount, since_us)
     for kept in snapshot.plans:
         instance = state.jobs[kept.job].instances[kept.instance]
         state.plans.add(PlannedStart(instance, kept.placements, kept.start_us, kept.at_us, kept.until_us))
@@ -206,6 +213,12 @@ def _queues_out(tree: QueueTree) -> tuple[QueueRow, ...]:
 
 def _charged(queue: Queue) -> tuple[tuple[str, int], ...]:
     return tuple(sorted([item for item in queue.charged.items() if item[1]]))
+
+
+def _usage_out(tree: QueueTree | None) -> tuple[tuple[str, str, int, int], ...]:
+    if tree is None or tree.usage is None:
+        return ()
+    return tuple(sorted([(*key, used.amount, used.since_us) for key, used in tree.usage.entries.items()]))
 
 
 def _node_out(node: Node) -> NodeRow:

@@ -165,3 +165,5 @@ class StateRow(Row):
     licences: tuple[tuple[str, int], ...]
     evictions: tuple[tuple[str, int, tuple[tuple[int, str, str, int], ...]], ...]
     """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
+    usage: tuple[tuple[str, str, int, int], ...] = ()
+    """Queue, user or an empty name, what was used and until when; empty where no history is kept."""

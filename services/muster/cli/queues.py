@@ -9,7 +9,8 @@ from muster.gateway.shown import QueueList, QueueShown
 
 app = typer.Typer(add_completion=False)
 
-COLUMNS = ("QUEUE", "WEIGHT", "TIER", "GUARANTEE", "LIMIT", "CHARGED", "HELD", "BEST-EFFORT", "SHARE", "PENDING", "RUNNING")
+AMOUNTS = ("GUARANTEE", "LIMIT", "CHARGED", "HELD", "BEST-EFFORT")
+COLUMNS = ("QUEUE", "WEIGHT", "TIER", *AMOUNTS, "SHARE", "USED", "PENDING", "RUNNING")
 
 
 @app.command()
@@ -37,7 +38,7 @@ def queue_cells(row: QueueShown) -> tuple[object, ...]:
     pending, running = row.instances.get("pending", 0), row.instances.get("running", 0)
     tree = row.tree
     if tree is None:
-        return row.queue, "", "", "", "", "", "", "", "", pending, running
+        return row.queue, "", "", "", "", "", "", "", "", "", pending, running
     return (
         "  " * tree.depth + row.queue + (" (removed)" if tree.closed else ""),
         tree.weight,
@@ -48,6 +49,7 @@ def queue_cells(row: QueueShown) -> tuple[object, ...]:
         amounts(tree.held),
         amounts(tree.best_effort),
         f"{tree.share_ppm / 10_000:.2f} %",
+        f"{tree.used_ppm / 10_000:.2f} %" if tree.used_ppm else "",
         pending,
         running,
     )

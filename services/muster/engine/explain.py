@@ -21,6 +21,7 @@ from muster.engine.advice import would_start
 from muster.engine.bounded import kept_off, short_in
 from muster.engine.deadline import about as about_deadline
 from muster.engine.eta import eta
+from muster.engine.fairtree import used_ppm, weight_ppm
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
@@ -174,8 +175,15 @@ def _about_queue(state: State, instance: Instance) -> list[str]:
             parts.append(part)
         part_ppm = share(each.charged, tree.dimensions) * 1_000_000 // ONE
         parts.append(f"share {part_ppm // 10_000}.{part_ppm // 100 % 100:02d} % at weight {each.weight}")
+        if tree.usage is not None:
+            used, due = used_ppm(tree, each), weight_ppm(each)
+            parts.append(f"used {_percent(used)} of what its siblings and it used of late, {_percent(due)} is its part by weight")
         lines.append(f"queue {each.name}: {'; '.join(parts)}")
     return lines
+
+
+def _percent(ppm: int) -> str:
+    return f"{ppm // 10_000}.{ppm // 100 % 100:02d} %"
 
 
 def _answer(

@@ -12,6 +12,7 @@ from muster.cluster.queues import Waiting
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
+from muster.engine.fairtree import ordered_by
 from muster.engine.horizon import with_room
 from muster.engine.place import Placer
 from muster.engine.room import Left
@@ -24,14 +25,15 @@ Key = tuple[int, int, int, int, str]
 class Facts:
     """What was worked out of a queue, and as of when."""
 
-    __slots__ = ("key", "key_settled", "lowest", "quiet", "settled", "version", "waiting", "waiting_version", "wakes")
+    __slots__ = ("key", "key_as_of", "lowest", "quiet", "settled", "version", "waiting", "waiting_version", "wakes")
 
     def __init__(self, queue: Queue, wakes: int, lowest: int) -> None:
         self.version = queue.version
         self.wakes = wakes
         self.lowest = lowest
         self.waiting: Waiting | None = None
-        self.waiting_version = self.settled = self.key_settled = -1
+        self.waiting_version = self.settled = -1
+        self.key_as_of = -1, 0
         self.quiet = False
         self.key: Key = (0, 0, 0, 0, "")
 
@@ -119,14 +121,16 @@ class Hope:
     def key(self, queue: Queue) -> Key:
         """How the queue stands among those with one parent."""
         facts = self._facts(queue)
-        if facts.key_settled != self.tree.settled:
+        history = self.tree.usage
+        as_of = self.tree.settled, history.now_us if history is not None else 0
+        if facts.key_as_of != as_of:
             weight = queue.weight
-            facts.key_settled = self.tree.settled
+            facts.key_as_of = as_of
             facts.key = (
                 0 if below(queue) else 1,
                 -queue.tier,
                 0 if weight else 1,
-                share(queue.charged, self.tree.dimensions, max(1, weight)),
+                ordered_by(self.tree, queue, max(1, weight), share(queue.charged, self.tree.dimensions, max(1, weight))),
                 queue.name,
             )
         return facts.key

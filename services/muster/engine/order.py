@@ -5,7 +5,8 @@ At each queue, from the root down, the turn is given to the first of those below
     1. who has less than it is promised, before who has not
     2. the higher tier
     3. a weight above 0
-    4. the smaller share of all there is, for its weight (`muster.engine.shares`)
+    4. where a history is kept, who used less of late for its weight (`muster.engine.fairtree`); then the smaller share of
+       all there is, for its weight (`muster.engine.shares`)
     5. the name
 
 What a queue that has others below it was asked for itself stands among these as one without a guarantee, of weight 1.
@@ -30,6 +31,7 @@ from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt, spare
 from muster.engine.emit import Emitter
+from muster.engine.fairtree import own_ordered_by, user_ordered_by
 from muster.engine.hope import Hope, Key
 from muster.engine.limits import LimitedPlacer, Limits
 from muster.engine.passes import Asked, Pass
@@ -236,7 +238,7 @@ class TreePass(Pass):
     def _key(self, spot: Spot) -> Key:
         queue = spot.queue
         if spot.parent is not None and spot.parent.queue is queue:
-            return 1, 0, 0, share(_own(queue), self.tree.dimensions), ""
+            return 1, 0, 0, own_ordered_by(self.tree, queue, share(_own(queue), self.tree.dimensions)), ""
         return self.hope.key(queue)
 
     def _pick(self) -> Spot | None:
@@ -319,6 +321,7 @@ class TreePass(Pass):
             queue = self.tree.of(waiting.queue)
             if queue.fair:
                 mine = share(queue.users.get(waiting.user, {}), self.tree.dimensions)
+                mine = user_ordered_by(self.tree, queue, waiting.user, mine)
         where = plans.where_of(state.policy, head)
         return -standing(state.policy, head.job, state.at_us), waiting.turn, mine, where, self._counter, waiting
 

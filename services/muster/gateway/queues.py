@@ -9,6 +9,7 @@ import msgspec
 
 from muster.cluster.queuetree import Charge, Queue, QueueTree, task_amounts
 from muster.cluster.state import State
+from muster.engine.fairtree import used_ppm
 from muster.engine.shares import ONE, share
 from muster.engine.spare import held as held_by_spare
 
@@ -37,6 +38,8 @@ class QueueStands(msgspec.Struct, frozen=True, kw_only=True):
     """What of it best-effort jobs have, with which no queue is charged."""
     share_ppm: int
     """The largest part that it has of anything there is."""
+    used_ppm: int
+    """What part of what it and its siblings used of late is its own; 0 where the policy keeps no history."""
     said: dict[str, Any] | None
     """As it was set, the fields of `QueueSet`; null for one that nobody set."""
 
@@ -67,6 +70,7 @@ def stands(state: State) -> dict[str, QueueStands]:
                 held=_shown(held[name]),
                 best_effort=_shown(spare.get(name, {})),
                 share_ppm=share(child.charged, tree.dimensions) * 1_000_000 // ONE,
+                used_ppm=used_ppm(tree, child),
                 said=None if child.spec is None else msgspec.to_builtins(child.spec),
             )
             below(child)

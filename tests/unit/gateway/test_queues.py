@@ -53,4 +53,4 @@ def test_without_a_tree_they_are_shown_as_ever() -> None:
     driver.step(job("j", queue="red"))
     found = queue_list(driver.state).queues
     assert [(row.queue, row.jobs, row.tree) for row in found] == [("default", 0, None), ("red", 1, None)]
-    assert queue_cells(found[1]) == ("red", "", "", "", "", "", "", "", "", 1, 0)
+    assert queue_cells(found[1]) == ("red", "", "", "", "", "", "", "", "", "", 1, 0)

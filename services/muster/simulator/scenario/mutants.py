@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot
+from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot, usage
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -477,6 +477,9 @@ MUTANTS: dict[str, Mutant] = {
     "headroom-is-batch": _both(*[_instead(module, "mark", _mark_batch) for module in (jobs, snapshot)]),
     "headroom-stays": _instead(yielding, "yields", lambda other, job: other.spare and not job.spare),
     "headroom-in-its-place": _both(*[_instead(module, "mark", _mark_without_turn) for module in (jobs, snapshot)]),
+    "no-history": _policy(history_half_life_us=msgspec.UNSET),
+    "no-levels": _instead(hope, "ordered_by", lambda tree, queue, weight, share: 0 if queue.children else share),
+    "no-decay": _instead(usage, "factor", lambda half_life_us: usage.ONE - 1),
     "no-deadlines": _both(*[_instead(module, "mark", _mark_without_turn) for module in (jobs, snapshot)]),
     "no-budgets": _both(
         _instead(preempt, "breaches", lambda victims: 0), _instead(preempt, "last", lambda ordered: list(ordered))
