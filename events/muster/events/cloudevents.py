@@ -38,6 +38,7 @@ from muster.events.operations import (
 )
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.registry import VERSIONS
+from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.events.telemetry import SAMPLED_MAX_BYTES, GpusSampled
 
 JOBS: Final = "muster.jobs"
@@ -64,6 +65,8 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         PolicySet,
         QueueSet,
         QueueRemoved,
+        ReservationSet,
+        ReservationRemoved,
         LicencesSet,
     ),
     TELEMETRY: (GpusSampled,),
@@ -152,6 +155,8 @@ def key_of(event: Input) -> str:
             return about
     if isinstance(event, QueueSet | QueueRemoved):
         return "queues"
+    if isinstance(event, ReservationSet | ReservationRemoved):
+        return "reservations"
     return {"PolicySet": "policy", "LicencesSet": "licences"}.get(type(event).__name__, "lease")
 
 

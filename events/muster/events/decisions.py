@@ -48,8 +48,10 @@ StopReason = Literal[
     "taint",
     "task-missing",
     "finished",
+    "reserved",
 ]
-"""Why an attempt has to stop. `finished`: what decides the outcome is done and the rest is told to go."""
+"""Why an attempt has to stop. `finished`: what decides the outcome is done and the rest is told to go. `reserved`: where it is, a
+reservation begins that is not for it."""
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -212,6 +214,20 @@ class PlanDropped(Event, frozen=True, kw_only=True):
     job: JobKey
     instance: InstanceIndex
     reason: Literal["outranked", "infeasible", "expired"]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is reserved on one node: `[node, [device indices]]`."""
+
+    node: Name
+    devices: Annotated[tuple[DeviceIndex, ...], Meta(max_length=64)]
+
+
+class ReservationPlaced(Event, frozen=True, kw_only=True):
+    """The amount that is reserved is these devices from now on, whatever it was before."""
+
+    reservation: Name
+    pieces: Annotated[tuple[Piece, ...], Meta(max_length=10_000)]
 
 
 class NodeSilent(Event, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
 from muster.events.patterns import Check, Lines, Texts, checker, patterned
 from muster.events.queues import Amounts, QueueSet
+from muster.events.reservations import ReservationSet
 
 REPORT_MAX_BYTES = 4 * 1024 * 1024
 """The largest report of a node."""
@@ -272,6 +273,8 @@ class Edge:
             check_spec(event.spec)
         elif type(event) is QueueSet:
             check_queue(event)
+        elif type(event) is ReservationSet:
+            check_reservation(event)
 
 
 _decode_report = msgspec.json.Decoder(NodeReport).decode
@@ -443,6 +446,34 @@ def check_queue(event: QueueSet) -> None:
     for name, lent, promised in _pairs_of(event.lend, event.guarantee):
         if lent > promised:
             raise Malformed(f"lend.{name} is {lent}, more than guarantee.{name}, which is {promised}")
+
+
+def check_reservation(event: ReservationSet) -> None:
+    """What the types cannot say about a reservation, taken by itself.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    if event.nodes:
+        if event.count or event.gpus:
+            raise Malformed("nodes: it names nodes, and count or gpus too; it takes one or the other")
+        if len(dict.fromkeys(event.nodes)) != len(event.nodes):
+            raise Malformed("nodes: one node stands twice")
+    elif not event.count or not event.gpus:
+        raise Malformed("count: it names no nodes, so it needs count pieces of gpus GPUs each, both at least 1")
+    ended_us = 0
+    for window in event.windows:
+        if window.until_us <= window.from_us:
+            raise Malformed(f"windows: one ends at {window.until_us}, not after it begins at {window.from_us}")
+        if window.from_us < ended_us:
+            raise Malformed(f"windows: one begins at {window.from_us}, before the one before it ends at {ended_us}")
+        ended_us = window.until_us
+    for field in ("queue", "user"):
+        named = getattr(event, field)
+        if named and not _is_name(named):
+            raise Malformed(f"{field}: {named!r} is no name")
+    if sum([bool(each) for each in (event.queue, event.user, event.job)]) > 1:
+        raise Malformed("queue: it is for one of a queue, a user and a job, or for nobody")
 
 
 _is_name = re.compile(NAME_PATTERN.removeprefix("^").removesuffix("$")).fullmatch

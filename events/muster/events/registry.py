@@ -4,7 +4,7 @@ A kind is the name of its class. A new optional field is an addition and keeps t
 version and an upcaster in `muster.events.upcast`.
 """
 
-from muster.events import decisions, jobs, nodes, operations, queues
+from muster.events import decisions, jobs, nodes, operations, queues, reservations
 from muster.events.base import Event
 
 INPUTS: dict[str, type[Event]] = {
@@ -30,6 +30,8 @@ INPUTS: dict[str, type[Event]] = {
         operations.PolicySet,
         queues.QueueSet,
         queues.QueueRemoved,
+        reservations.ReservationSet,
+        reservations.ReservationRemoved,
         operations.LicencesSet,
         operations.LossAccepted,
         operations.InputRefused,
@@ -53,6 +55,7 @@ DECISIONS: dict[str, type[Event]] = {
         decisions.NominationEnded,
         decisions.StartPlanned,
         decisions.PlanDropped,
+        decisions.ReservationPlaced,
         decisions.NodeSilent,
         decisions.NodeReturned,
         decisions.NodeLost,

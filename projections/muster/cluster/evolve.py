@@ -5,14 +5,24 @@ concerns anybody (a report of an earlier attempt, a cancellation of an ended job
 not fit the state is a broken invariant: it cannot have been made here.
 
 How jobs change stands in `evolve_jobs`, their tasks in `evolve_tasks`, nodes in `evolve_nodes`, what is kept for whom in
-`evolve_nominations`, queues in `evolve_queues`, what is planned for whom in `evolve_plans`.
+`evolve_nominations`, queues in `evolve_queues`, what is planned for whom in `evolve_plans`, what is reserved in
+`evolve_reservations`.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from muster.cluster import dependencies, evolve_jobs, evolve_nodes, evolve_nominations, evolve_plans, evolve_queues, evolve_tasks
+from muster.cluster import (
+    dependencies,
+    evolve_jobs,
+    evolve_nodes,
+    evolve_nominations,
+    evolve_plans,
+    evolve_queues,
+    evolve_reservations,
+    evolve_tasks,
+)
 from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
@@ -74,8 +84,10 @@ def evolve_all(state: State, events: Sequence[Event]) -> None:
 
 
 def _wake(state: State) -> None:
-    """Timers about which nothing is decided: the end of a back-off, and of the time in which an attempt is no victim."""
+    """Timers about which nothing is decided: what is reserved begins or ends, and so do a back-off and the time in which an
+    attempt is no victim."""
     timers = state.timers
+    evolve_reservations.wake(state)
     for _, _, instance in sorted(timers.backoff.due(state.at_us), key=itemgetter(0, 1)):
         timers.backoff.cancel(instance)
         instance.not_before_us = 0
@@ -159,6 +171,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_nominations.HANDLERS,
     **evolve_queues.HANDLERS,
     **evolve_plans.HANDLERS,
+    **evolve_reservations.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     LicencesSet: _licences_set,

@@ -14,6 +14,7 @@ from muster.cluster.evolve_tasks import limit_of, on_broken_device, release, set
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.patience import note_taints, set_eviction
 from muster.cluster.plans import dropped, length_us
+from muster.cluster.reservations import mark
 from muster.cluster.shapes import intern_gang
 from muster.cluster.state import State
 from muster.events.base import Event
@@ -58,7 +59,8 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     user = ""
     if state.tree is not None:
         user = enter_queue(state.tree, job)
-    length = length_us(state.policy, job) if state.plans.lengths else 0
+    reserved = mark(state, job)
+    length = length_us(state.policy, job) if state.plans.lengths or reserved else 0
     state.pending_total += len(job.instances)
     if state.dependents or request.after:
         dependencies.hold(state, job)
@@ -66,7 +68,7 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
             return
     pending = state.pending
     for instance in job.instances if job.next == len(job.instances) else job.instances[: job.next]:
-        pending.add(instance, False, user, length)
+        pending.add(instance, False, user, length, reserved)
 
 
 def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
@@ -480,8 +482,9 @@ def enqueue(state: State, instance: Instance) -> None:
         if state.tree is not None and not instance.job.spare and state.tree.tells_users(state.tree.of(instance.job.queue)):
             user = instance.job.user
         alone = instance.key in state.nominations or instance.key in state.plans.by_key
-        length = length_us(state.policy, instance.job) if state.plans.lengths else 0
-        state.pending.add(instance, alone, user, length)
+        reserved = mark(state, instance.job)
+        length = length_us(state.policy, instance.job) if state.plans.lengths or reserved else 0
+        state.pending.add(instance, alone, user, length, reserved)
 
 
 def _leave_pending(state: State, instance: Instance) -> None:

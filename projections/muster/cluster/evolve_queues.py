@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.cluster.charging import charge_attempt
 from muster.cluster.evolve_jobs import enqueue
+from muster.cluster.evolve_reservations import regroup
 from muster.cluster.queuetree import Queue, QueueTree, fault, nominated_amounts
 from muster.cluster.state import State
 from muster.cluster.usage import Usage
@@ -31,6 +32,8 @@ def _queue_set(state: State, event: QueueSet) -> None:
     for name, told in after.items():
         if told != before.get(name, False):
             _regroup(state, name)
+    if state.reservations.by_queue:
+        regroup(state)
     state.wakes += 1
 
 

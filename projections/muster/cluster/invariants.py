@@ -29,6 +29,10 @@ def check_invariants(state: State) -> None:
     check(state.pending_total == pending, f"{state.pending_total} counted as pending, {pending} are")
     if state.tree is not None:
         _check_tree(state, state.tree)
+    for name, reservation in state.reservations.by_name.items():
+        check(reservation.window.until_us > state.at_us, f"reservation {name} is over and still there")
+        due_us = state.timers.reservation.get(name)
+        check(due_us == reservation.next_us(state.at_us), f"reservation {name} is looked at at {due_us}")
     for key, nomination in state.nominations.items():
         check(nomination.instance.phase == "pending", f"{key} is nominated and {nomination.instance.phase}")
 

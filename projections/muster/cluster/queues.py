@@ -161,11 +161,11 @@ class PendingQueue:
             found = self.running[key] = Running()
         return found
 
-    def add(self, instance: Instance, alone: bool, user: str = "", length_us: int = 0) -> None:
+    def add(self, instance: Instance, alone: bool, user: str = "", length_us: int = 0, mark: str = "") -> None:
         """It waits from now on. One that is nominated or planned is a class of its own, `alone`; `user` where the queue tells
-        users apart."""
+        users apart; `mark` by what is reserved for its job."""
         job = instance.job
-        gang = f"{job.gang.key}{job.apart}" if job.apart else job.gang.key
+        gang = f"{job.gang.key}{job.apart}{mark}" if job.apart or mark else job.gang.key
         key: ClassKey = (job.queue, job.priority, gang, job.avoid, user, length_us, instance.key if alone else None)
         found = self.classes.get(key)
         if found is None:

@@ -24,6 +24,7 @@ from muster.cluster.nodes import Device, Node
 from muster.cluster.patience import set_eviction
 from muster.cluster.plans import PlannedStart, counts_lengths, most_plans
 from muster.cluster.queuetree import Queue, QueueTree
+from muster.cluster.reservations import Reservation
 from muster.cluster.shapes import Gang, intern_gang
 from muster.cluster.snapshot_rows import (
     AttemptRow,
@@ -35,6 +36,7 @@ from muster.cluster.snapshot_rows import (
     NominationRow,
     PlanRow,
     QueueRow,
+    ReservationRow,
     StateRow,
     TaskRow,
 )
@@ -118,6 +120,7 @@ def encode(state: State) -> bytes:
             licences=tuple(state.licences.items()),
             evictions=evictions,
             usage=_usage_out(state.tree),
+            reservations=tuple([ReservationRow(r.spec, r.made_us, r.at, r.pieces) for r in state.reservations.by_name.values()]),
         )
     )
 
@@ -184,6 +187,8 @@ def decode(data: bytes) -> State:
         instance = state.jobs[kept.job].instances[kept.instance]
         state.plans.add(PlannedStart(instance, kept.placements, kept.start_us, kept.at_us, kept.until_us))
     state.licences = dict(snapshot.licences)
+    for said in snapshot.reservations:
+        state.reservations.put(Reservation(said.spec, said.made_us, said.at, said.pieces))
     for job_id, index, taints in snapshot.evictions:
         attempt = state.jobs[job_id].instances[index].attempt
         if attempt is not None:
@@ -478,6 +483,8 @@ def _reindex(state: State, held: list[JobRow]) -> None:
             state.todo[nomination.instance] = None
     for key, planned in state.plans.by_key.items():
         state.timers.plan.set(key, planned.until_us)
+    for name, reservation in state.reservations.by_name.items():
+        state.timers.reservation.set(name, reservation.next_us(state.at_us))
     for node in state.ledger.nodes:
         if node is not None:
             set_node_timer(state, node)

@@ -2,12 +2,13 @@
 
 import msgspec
 
-from muster.events.decisions import AttemptRef, Placement
+from muster.events.decisions import AttemptRef, Piece, Placement
 from muster.events.jobs import Dependency, JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
 from muster.events.queues import QueueSet
+from muster.events.reservations import ReservationSet
 
 
 class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -134,6 +135,13 @@ class PlanRow(Row):
     until_us: int
 
 
+class ReservationRow(Row):
+    spec: ReservationSet
+    made_us: int
+    at: int
+    pieces: tuple[Piece, ...]
+
+
 class StateRow(Row):
     schema: int
     cell: str
@@ -167,3 +175,5 @@ class StateRow(Row):
     """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
     usage: tuple[tuple[str, str, int, int], ...] = ()
     """Queue, user or an empty name, what was used and until when; empty where no history is kept."""
+    reservations: tuple[ReservationRow, ...] = ()
+    """By name."""

@@ -10,6 +10,7 @@ from muster.cluster.nodes import Node
 from muster.cluster.plans import Plans
 from muster.cluster.queues import PendingQueue
 from muster.cluster.queuetree import QueueTree
+from muster.cluster.reservations import Reservations
 from muster.cluster.timers import Timers
 from muster.events.decisions import Placement
 from muster.events.operations import Policy
@@ -65,6 +66,7 @@ class State:
         "plans",
         "policy",
         "positions",
+        "reservations",
         "retired",
         "stopping",
         "term",
@@ -98,6 +100,8 @@ class State:
         self.nominations: dict[InstanceKey, Nomination] = {}
         self.plans = Plans()
         """What is planned for those who do not fit."""
+        self.reservations = Reservations()
+        """What is reserved and not over."""
         self.deferred: dict[tuple[str, str], str] = {}
         """The reason last recorded for a shape (a gang's key, digested) of a queue that waits."""
         self.more = False

@@ -145,6 +145,7 @@ class Timers:
         "nomination",
         "plan",
         "ready",
+        "reservation",
     )
 
     def __init__(self) -> None:
@@ -162,6 +163,8 @@ class Timers:
         self.node: Lane[Node] = Lane(lambda node: ("node", node.name, node.row))
         self.nomination: Lane[tuple[str, int]] = Lane(lambda key: ("nomination", *key))
         self.plan: Lane[tuple[str, int]] = Lane(lambda key: ("plan", *key))
+        self.reservation: Lane[str] = Lane(lambda name: ("reservation", name, 0))
+        """When a window of it begins or ends."""
         self.lanes: tuple[Lane[Any], ...] = (
             self.ready,
             self.limit,
@@ -173,6 +176,7 @@ class Timers:
             self.node,
             self.nomination,
             self.plan,
+            self.reservation,
         )
 
     def next_us(self) -> int | None:

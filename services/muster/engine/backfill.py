@@ -25,6 +25,7 @@ from muster.engine.horizon import Horizon, with_room
 from muster.engine.nodeindex import rows_of
 from muster.engine.plan import Plan
 from muster.engine.profile import curve, less, tasks_that_fit
+from muster.engine.reserved import Reserved
 from muster.events.decisions import PlanDropped, StartPlanned
 from muster.events.operations import Backfill as Settings
 
@@ -54,18 +55,20 @@ class Backfill:
         "cache",
         "counted",
         "horizon",
+        "reserved",
         "settings",
         "state",
     )
 
-    def __init__(self, state: State, cache: CandidateCache, settings: Settings) -> None:
+    def __init__(self, state: State, cache: CandidateCache, settings: Settings, most: int) -> None:
         self.state = state
         self.cache = cache
         self.settings = settings
         self.horizon = Horizon(state, cache, settings)
         self._asker: Order = (0, 0, (0, 0, 0))
         self._end_us = 0
-        self._most = settings.reservations
+        self._most = most
+        self.reserved = Reserved(state)
         self.counted = 0
         """Plans kept or made in this round."""
         self._hopeless: dict[tuple[str, tuple[str, ...]], None] = {}
@@ -97,6 +100,7 @@ class Backfill:
         attempt = instance.attempt
         if attempt is not None:
             self._end_us = promised_us(self.state.policy, attempt)
+        self.reserved.ask_for(instance, start_us, self._end_us)
         order = self._order(instance)
         self._asker = (order[0], 0, order[2]) if first else order
 
@@ -112,17 +116,21 @@ class Backfill:
         """When the asker would be gone."""
         return self._end_us
 
+    @property
+    def bits(self) -> int:
+        """The rows on which something is planned, or reserved and kept from the asker."""
+        return self.state.plans.bits | self.reserved.bits
+
     def binds(self, planned: PlannedStart, end_us: int) -> bool:
         """Whether the asker, gone by then, may not delay this plan."""
         return planned.start_us < end_us and self._order(planned.instance) < self._asker
 
     def bar(self, plan: Plan, wanted: list[Candidates]) -> int:
         """Take off, in the plan, what the asker may not have; the rows on which nothing of what it wants is left, as bits."""
-        bits = 0
+        bits, closed = 0, self.reserved.closed
         for candidates in wanted:
             bits |= candidates.bits & with_room(self.state.ledger, candidates.shape)
-        bits &= self.state.plans.bits
-        closed = 0
+        bits &= self.bits & ~closed
         for row in rows_of(bits):
             node = self.state.ledger.node(row)
             if not any(self._devices_left(node, candidates) for candidates in wanted):
@@ -139,22 +147,26 @@ class Backfill:
 
     def bar_node(self, plan: Plan, node: Node, candidates: Candidates) -> None:
         """Take off what the asker may not have on this node, as the ledger has it in the plan."""
-        if node.row in self.state.plans.rows:
+        if self.bits >> node.row & 1:
             barred = self.barred(node)
             if barred:
                 plan.bar(node, barred, [candidates])
 
     def barred(self, node: Node) -> list[int]:
         """What of what is free on the node the asker must leave for the plans that bind it; empty for nothing."""
-        if not self.state.plans.bits >> node.row & 1:
+        if not self.bits >> node.row & 1:
             return []
         binding = [each for each in self.state.plans.rows.get(node.row, {}).values() if self.binds(each, self._end_us)]
-        if not binding:
+        reserved = self.reserved.bits >> node.row & 1
+        if not binding and not reserved:
             return []
-        here = curve(self.state, node, [self.horizon.use(node, each) for each in binding], lenient=True)
         free = curve(self.state, node, lenient=True).raw[0]
-        least = here.least(self.state.at_us, self._end_us)
-        barred = [max(0, now - then) for now, then in zip(free, least, strict=True)]
+        barred = self.reserved.kept(node, free) if reserved else []
+        if binding:
+            here = curve(self.state, node, [self.horizon.use(node, each) for each in binding], lenient=True)
+            least = here.least(self.state.at_us, self._end_us)
+            planned = [max(0, now - then) for now, then in zip(free, least, strict=True)]
+            barred = [max(pair) for pair in zip(barred, planned, strict=True)] if barred else planned
         return barred if any(barred) else []
 
     def _devices_left(self, node: Node, candidates: Candidates) -> bool:
@@ -162,8 +174,8 @@ class Backfill:
         gpus = candidates.shape.gpus
         if not gpus:
             return True
-        planned: dict[int, None] = {}
-        for each in self.state.plans.rows[node.row].values():
+        planned: dict[int, None] = dict.fromkeys(self.reserved.devices.get(node.row, ()))
+        for each in self.state.plans.rows.get(node.row, {}).values():
             if self.binds(each, self._end_us):
                 for placement in each.by_row[node.row]:
                     planned.update(dict.fromkeys(placement.devices))
@@ -181,7 +193,8 @@ class Backfill:
 
     def begin(self) -> None:
         """A round begins: nobody was considered yet."""
-        self.horizon.begin(self._moved())
+        if self._most:
+            self.horizon.begin(self._moved())
         self.counted = 0
         self._hopeless = {}
         self._part()
@@ -197,6 +210,8 @@ class Backfill:
     def order_limit(self) -> Order | None:
         """Who ranks below this cannot be planned, as things stand; None if anybody may."""
         plans = self.state.plans.by_key
+        if not self._most:
+            return -FAR, 0, (0, 0, 0)
         if len(plans) < self._most:
             return None
         return max([self._order(planned.instance) for planned in plans.values()])
@@ -222,12 +237,13 @@ class Backfill:
         self._take_in()
         if self.state.plans.upto() != self._through:
             self._part()
-        if planned is not None and self._stays(planned):
+        clear = planned is None or self.reserved.clear_of(planned)
+        if planned is not None and clear and self._stays(planned):
             self._count(planned)
             return False
-        found = self.horizon.earliest(instance)
+        found = self.reserved.earliest(self.horizon, instance)
         if planned is not None:
-            holds = self.horizon.holds(planned, lenient=found is None)
+            holds = clear and self.horizon.holds(planned, lenient=found is None)
             if holds and (found is None or found[0] >= planned.start_us):
                 self._kept[instance.key] = self.horizon.relies_until(planned)
                 self._count(planned)
@@ -303,6 +319,8 @@ class Backfill:
 
 
 def backfill_for(state: State, cache: CandidateCache) -> Backfill | None:
-    """As the policy says, or None where it plans nothing."""
-    settings = state.policy.backfill
-    return None if settings is UNSET or not most_plans(state.policy) else Backfill(state, cache, settings)
+    """As the policy says, or None where it plans nothing and nothing is reserved."""
+    settings, most = state.policy.backfill, most_plans(state.policy)
+    if not most and not state.reservations.by_name:
+        return None
+    return Backfill(state, cache, Settings() if settings is UNSET else settings, most)

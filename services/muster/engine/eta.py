@@ -3,17 +3,24 @@
 Nothing here decides; asking changes nothing but caches.
 """
 
+from typing import Final
+
 import msgspec
 
 from muster.cluster.jobs import TERMINAL, Instance
-from muster.cluster.plans import horizon_us, order_of
+from muster.cluster.plans import FAR, horizon_us, length_us, order_of
 from muster.cluster.state import State
 from muster.engine.candidates import CandidateCache
 from muster.engine.horizon import Horizon
 from muster.engine.profile import starts_us
+from muster.engine.reserved import Reserved
+from muster.engine.reserved_why import when, whom
 from muster.events.base import INT_MAX
 from muster.events.decisions import Placement
 from muster.events.operations import Backfill
+
+NAMED_MAX: Final = 4
+"""So many reservations are named."""
 
 
 class Eta(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,30 +70,44 @@ def eta(state: State, job_id: str, index: int = 0, cache: CandidateCache | None 
         nodes = _names(state, planned.placements)
         where = _where(nodes)
         behind = _behind(state, cache, instance, horizon_us(state.policy))
-        if planned.start_us < state.at_us or not behind.holds(planned, lenient=False):
+        clear = Reserved(state).clear_of(planned)
+        if planned.start_us < state.at_us or not clear or not behind.holds(planned, lenient=False):
             late_s = max(0, state.at_us - planned.start_us) // 1_000_000
             text = f"planned {where}, overdue by {late_s} s: somebody there is past the end that was promised"
             return _answer(state, instance, "overdue", text, planned.start_us, nodes)
-        return _answer(state, instance, "planned", f"planned {_when(state, planned.start_us)} {where}", planned.start_us, nodes)
+        text = f"planned {_when(state, planned.start_us)} {where}{_around(state, instance)}"
+        return _answer(state, instance, "planned", text, planned.start_us, nodes)
     if job.soft:
         text = f"not planned: it is {job.request.kind}, and starts where there is room"
         return _answer(state, instance, "unknown", text)
     if job.gang.rules is not None:
         text = "not planned: where a job with constraints may be depends on who is there then, which nobody knows"
         return _answer(state, instance, "unknown", text)
-    found = _behind(state, cache, instance, INT_MAX - state.at_us).earliest(instance)
+    found = Reserved(state).earliest(_behind(state, cache, instance, INT_MAX - state.at_us), instance)
     if found is None:
         text = "unknown end: what is in its way has no time limit or is overdue, or no node here can hold it"
+        text += _around(state, instance)
         return _answer(state, instance, "unknown-end", text)
     start_us, nodes = found[0], _names(state, found[1])
     horizon = horizon_us(state.policy)
     if horizon and start_us > state.at_us + horizon:
         text = f"beyond horizon: {_when(state, start_us)} at the earliest; nothing is planned more than {_span(horizon)} ahead"
+        text += _around(state, instance)
         return _answer(state, instance, "beyond-horizon", text, start_us)
     why = "the policy plans no starts" if not horizon else "as many as the policy plans for come before it, or it fits now"
-    return _answer(
-        state, instance, "estimated", f"not planned ({why}); {_when(state, start_us)} at the earliest", start_us, nodes
-    )
+    text = f"not planned ({why}); {_when(state, start_us)} at the earliest{_around(state, instance)}"
+    return _answer(state, instance, "estimated", text, start_us, nodes)
+
+
+def _around(state: State, instance: Instance) -> str:
+    """What is reserved for others that it may not have now, of which the answer takes account."""
+    reserved, length = Reserved(state), length_us(state.policy, instance.job)
+    reserved.ask_for(instance, state.at_us, FAR if length == FAR else state.at_us + length)
+    said = [
+        f"; {len(held.rows)} nodes are reserved for {whom(held.reservation)} {when(window, state.at_us)}"
+        for held, window in reserved.because[:NAMED_MAX]
+    ]
+    return "".join(said)
 
 
 def _behind(state: State, cache: CandidateCache, instance: Instance, span_us: int) -> Horizon:

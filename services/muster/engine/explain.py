@@ -5,6 +5,7 @@ is not free. Nothing here decides; asking changes nothing.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -28,6 +29,7 @@ from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
 from muster.engine.profile import less, tasks_that_fit
 from muster.engine.reclaim import Grounds, levels
+from muster.engine.reserved_why import KeptOff, reserved_from
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
 from muster.engine.shares import ONE, Asks, share
@@ -94,7 +96,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         where = ", ".join(dict.fromkeys([state.ledger.node(p.row).name for p in nomination.placements]))
         why = broken_place(nomination)
         lines.append(f"it is nominated on {where} and waits for {len(still)} victims to stop{f' ({why})' if why else ''}")
-    barred = _barred(state, placer, instance)
+    barred, reserved = _barred(state, placer, instance), reserved_from(state, placer, instance)
     for name, group in zip([g.name for g in job.request.groups], range(len(job.gang.shapes)), strict=True):
         shape = job.gang.shapes[group]
         found, passing = _filtered(state, placer, shape, name, placer.excluded(job.avoid))
@@ -102,7 +104,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
         kept, passing = kept_off(placer, job, passing) if job.gang.special or placer.bound.around.crowded else ([], passing)
         found += [Reason(group=name, code=each.code, nodes=each.nodes, text=each.text) for each in kept]
         if passing:
-            found += unfree(state, shape, name, passing, barred)
+            found += unfree(state, shape, name, passing, barred, reserved)
         domains = short_in(placer, job, group, passing)
         if domains:
             found = [reason for reason in found if reason.code != "fits"]
@@ -343,17 +345,29 @@ def _barred(state: State, placer: Placer, instance: Instance) -> dict[int, list[
     return {row: amounts for row, amounts in rows.items() if amounts}
 
 
-def unfree(state: State, shape: Shape, group: str, passing: int, barred: dict[int, list[int]]) -> list[Reason]:
+def unfree(
+    state: State,
+    shape: Shape,
+    group: str,
+    passing: int,
+    barred: Mapping[int, list[int]],
+    reserved: Mapping[int, KeptOff],
+) -> list[Reason]:
     """What is not free on the nodes that pass: the first amount that is short, of those that a task needs.
 
-    `barred`, by row: what is planned there for those who rank above.
+    `barred`, by row: what is planned there for those who rank above; `reserved`: what is kept for others.
     """
     short: dict[str, int] = {}
     most: dict[str, int] = {}
     would = planned = 0
     broken: list[str] = []
+    kept: dict[str, int] = {}
     for row in rows_of(passing):
         node = state.ledger.node(row)
+        off = reserved.get(row)
+        if off is not None and off.amounts is None:
+            kept[off.text] = kept.get(off.text, 0) + 1
+            continue
         sick = _would_do_if_healthy(node, shape)
         if sick:
             broken.append(f"{node.name} GPU {', '.join(map(str, sick))}")
@@ -374,7 +388,9 @@ def unfree(state: State, shape: Shape, group: str, passing: int, barred: dict[in
                 most[code] = max(most.get(code, 0), free)
                 break
         else:
-            if row in barred and not tasks_that_fit(node, shape, less(node, barred[row]), 1):
+            if off is not None and off.amounts and not tasks_that_fit(node, shape, less(node, off.amounts), 1):
+                kept[off.text] = kept.get(off.text, 0) + 1
+            elif row in barred and not tasks_that_fit(node, shape, less(node, barred[row]), 1):
                 planned += 1
             else:
                 would += 1
@@ -382,6 +398,7 @@ def unfree(state: State, shape: Shape, group: str, passing: int, barred: dict[in
         Reason(group=group, code=code, nodes=nodes, text=_short_text(code, shape, most[code], broken))
         for code, nodes in sorted(short.items(), key=lambda item: (-item[1], item[0]))
     ]
+    reasons += [Reason(group=group, code="reserved", nodes=nodes, text=text) for text, nodes in kept.items()]
     if planned:
         text = "are planned on for jobs that rank above, before it would be gone"
         reasons.append(Reason(group=group, code="planned", nodes=planned, text=text))

@@ -39,6 +39,7 @@ class Horizon:
     __slots__ = (
         "_applied",
         "_before",
+        "_closed",
         "_curves",
         "_first",
         "_last",
@@ -46,6 +47,7 @@ class Horizon:
         "_masks",
         "_on",
         "_plain",
+        "_since_us",
         "_sorted",
         "_stale",
         "_until",
@@ -80,6 +82,8 @@ class Horizon:
         self._curves: dict[int, Curve] = {}
         """With the plans put here."""
         self._masks: dict[int, NDArray[np.bool_]] = {}
+        self._since_us = self._closed = 0
+        """Nothing is planned before this, nor on these rows."""
 
     # What moves
 
@@ -196,6 +200,13 @@ class Horizon:
                 return False
         return True
 
+    def earliest_from(self, instance: Instance, since_us: int, closed: int) -> Found | None:
+        """The same, not before an instant and not on `closed` rows (bits)."""
+        self._since_us, self._closed = since_us, closed
+        found = self.earliest(instance)
+        self._since_us = self._closed = 0
+        return found
+
     def earliest(self, instance: Instance) -> Found | None:
         """When and where the instance can start at the earliest, within the horizon."""
         self._refresh()
@@ -292,7 +303,7 @@ class Horizon:
 
     def _nth(self, bounds: Int, wanted: int, limit_us: int) -> int | None:
         """The earliest possible start by which so many of the bounds have passed."""
-        now, step = self.state.at_us, self.settings.resolution_us
+        now, step = max(self.state.at_us, self._since_us), self.settings.resolution_us
         flat = bounds[bounds <= limit_us]
         if len(flat) < wanted:
             return None
@@ -315,7 +326,7 @@ class Horizon:
 
     def _rounded(self, time_us: int) -> int:
         """The earliest start at or after this instant."""
-        return -(-max(time_us, self.state.at_us) // self.settings.resolution_us) * self.settings.resolution_us
+        return -(-max(time_us, self.state.at_us, self._since_us) // self.settings.resolution_us) * self.settings.resolution_us
 
     # Places
 
@@ -375,7 +386,7 @@ class Horizon:
 
     def _mask(self, instance: Instance, shape: Shape) -> NDArray[np.bool_]:
         """Which rows a task may go to, whatever is held there."""
-        bits = self.cache.of(shape).bits
+        bits = self.cache.of(shape).bits & ~self._closed
         for uid in instance.job.avoid:
             row = self.cache.index.uids.get(uid)
             if row is not None:

@@ -430,7 +430,7 @@ class Pass:
     def _too_late(self, instance: Instance, victims: Sequence[Attempt]) -> bool:
         """Whether the instance, starting once these are gone, would be gone later than was asked: plans may be in its way."""
         backfill = self.placer.backfill
-        if backfill is None or not self.state.plans.bits or not victims:
+        if backfill is None or not (self.state.plans.bits or self.state.reservations.by_name) or not victims:
             return False
         state = self.state
         gone_us = [

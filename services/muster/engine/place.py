@@ -49,7 +49,7 @@ class Placer:
         self.state = state
         self.cache = CandidateCache(state.ledger, state.policy)
         self.backfill: Backfill | None = backfill_for(state, self.cache)
-        """What is planned, where the policy plans: places are looked for behind it."""
+        """What is planned, where the policy plans, and what is reserved: places are looked for behind it."""
         self.gangs: dict[str, Gang] = {}
         self.vain: dict[str, int] = {}
         """Gangs by key for which no places were found, and up to which note of freed rows that is so."""
@@ -88,7 +88,7 @@ class Placer:
     def find(self, job: Job) -> tuple[Placement, ...] | None:
         """Places for a new attempt of an instance of this job, or None. Changes nothing."""
         gang = job.gang
-        if self.backfill is not None and self.state.plans.bits:
+        if self.backfill is not None and self.backfill.bits:
             with Plan(self.state) as plan:
                 return self._find(job, gang, self.backfill.bar(plan, [self.cache.of(shape) for shape in gang.shapes]))
         return self._find(job, gang, 0)
@@ -136,7 +136,7 @@ class Placer:
         job, gang = instance.job, instance.job.gang
         with Plan(self.state) as plan:
             closed = 0
-            if self.backfill is not None and self.state.plans.bits:
+            if self.backfill is not None and self.backfill.bits:
                 wanted = [self.cache.of(shape) for shape, count in zip(gang.shapes, counts, strict=True) if count]
                 closed = self.backfill.bar(plan, wanted)
             if gang.rules is not None:

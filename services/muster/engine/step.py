@@ -5,8 +5,9 @@ A cycle goes: time moves on; the inputs are folded in; then `decide`, in this or
     1. the gate, for the jobs of this cycle                      `gate`
     2. nodes that were heard again                               `liveness`
     3. instances to which something happened                     `lifecycle`
-    4. deadlines that have come, of nodes, attempts, nominations, and of ended jobs that leave the state
-    5. a pass over those who wait                                `passes`, `order` where queues stand in a tree
+    4. reservations: which devices an amount is, and who leaves  `reserved`
+    5. deadlines that have come, of nodes, attempts, nominations, and of ended jobs that leave the state
+    6. a pass over those who wait                                `passes`, `order` where queues stand in a tree
 
 Each decision is folded in before the next is made. What does not fit into the cycle is decided in the next one.
 """
@@ -38,6 +39,8 @@ class Engine:
         self.state = state
         self._placer: Placer | None = None
         self._policy: Policy | None = None
+        self._reserved = False
+        """Whether anything was reserved when the placer was made."""
 
     def step(
         self, number: int, term: int, at_us: int, inputs: Sequence[Event], positions: Mapping[str, int] | None = None
@@ -85,6 +88,8 @@ class Engine:
         if state.back:
             self._returned(emitter)
         self._settle(emitter)
+        if state.reservations.by_name:
+            self._reserve(emitter)
         while _is_due(state) and not emitter.full:  # what is decided may be due again: silent for long enough to be lost
             before = len(emitter.decisions)
             self._due(emitter)
@@ -114,6 +119,15 @@ class Engine:
                 return
             for decision in decisions:
                 emitter.emit(decision)
+
+    def _reserve(self, emitter: Emitter) -> None:
+        """Choose the devices of amounts that are reserved, and have those leave who are where a reservation begins."""
+        backfill = self._placer_for(self.state.policy).backfill
+        assert backfill is not None, "something is reserved"
+        for decision in backfill.reserved.decisions():
+            if not emitter.room_for(0):
+                return
+            emitter.emit(decision)
 
     def _due(self, emitter: Emitter) -> None:
         """Decide about every deadline that has come."""
@@ -161,8 +175,10 @@ class Engine:
                 emitter.emit(decision)
 
     def _placer_for(self, policy: Policy) -> Placer:
-        if self._placer is None or self._policy is not policy:
+        reserved = bool(self.state.reservations.by_name)
+        if self._placer is None or self._policy is not policy or self._reserved != reserved:
             self._placer = Placer(self.state)
+            self._reserved = reserved
             self._policy = policy
             self._forget_memos()
         return self._placer

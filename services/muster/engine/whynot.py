@@ -13,6 +13,7 @@ from muster.engine.explain import unfree
 from muster.engine.filters import JOB_FILTERS
 from muster.engine.place import Placer
 from muster.engine.preempt import may_be_victim
+from muster.engine.reserved_why import reserved_from
 
 VERBS: Final = {
     "have ": "has ",
@@ -51,7 +52,7 @@ def why_not(state: State, job_id: str, name: str, index: int = 0, placer: Placer
     placer = placer or Placer(state)
     lines: list[str] = []
     for number, (group, shape) in enumerate(zip(job.request.groups, job.gang.shapes, strict=True)):
-        against = _against(state, placer, job, shape, node)
+        against = _against(state, placer, instance, shape, node)
         title = f"group {group.name}: " if len(job.gang.shapes) > 1 else ""
         lines += [f"{title}{node.name}: {text}" for text in against]
         if not against:
@@ -59,7 +60,7 @@ def why_not(state: State, job_id: str, name: str, index: int = 0, placer: Placer
             lines.append(
                 f"{title}{node.name} has room for {min(room, job.gang.counts[number])} of {job.gang.counts[number]} tasks"
             )
-    fits = not any(_against(state, placer, job, shape, node) for shape in job.gang.shapes)
+    fits = not any(_against(state, placer, instance, shape, node) for shape in job.gang.shapes)
     if fits:
         lines += _whole(placer, job, node)
     lines += _held(state, job, node)
@@ -82,8 +83,9 @@ def _standing(instance: Instance, node: Node) -> str:
     return f"it is {instance.phase}, with {here} of its tasks on {node.name}"
 
 
-def _against(state: State, placer: Placer, job: Job, shape: Shape, node: Node) -> list[str]:
+def _against(state: State, placer: Placer, instance: Instance, shape: Shape, node: Node) -> list[str]:
     """Every reason, not only the first."""
+    job = instance.job
     bit = 1 << node.row
     cache = placer.cache
     cache.index.refresh()
@@ -96,7 +98,11 @@ def _against(state: State, placer: Placer, job: Job, shape: Shape, node: Node) -
     for other in JOB_FILTERS.values():
         if not other.passes(placer.bound.around, job, bit):
             found.append(_single(other.sentence(placer.bound.around, job)))
-    return found or [_single(reason.text) for reason in unfree(state, shape, "", bit, {}) if reason.code != "fits"]
+    return found or [
+        _single(reason.text)
+        for reason in unfree(state, shape, "", bit, {}, reserved_from(state, placer, instance))
+        if reason.code != "fits"
+    ]
 
 
 def _single(sentence: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.cluster import reservations
 from muster.cluster.queuetree import fault
 from muster.cluster.state import State
 from muster.engine.policies import unknown
@@ -38,6 +39,7 @@ from muster.events.operations import (
     PolicySet,
 )
 from muster.events.queues import QueueRemoved, QueueSet
+from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Buffer, Message
@@ -145,6 +147,9 @@ class Recorder:
         self.refused: dict[tuple[str, int], str] = {}
         """Digests of messages that must not be looked at, by source and offset."""
         self._submitted: dict[str, None] = {}
+        self._at_us = 0
+        self._reserved: dict[str, ReservationSet] | None = None
+        """Likewise the reservations."""
         self._queues: dict[str, QueueSet] | None = None
         """The queues as they are after what this cycle took, once it took something about them."""
 
@@ -190,7 +195,8 @@ class Recorder:
         self.agents.begin_cycle()
         if self._submitted:
             self._submitted = {}
-        self._queues = None
+        self._queues = self._reserved = None
+        self._at_us = at_us
         recorded = Recorded(state.policy.inputs_max, INPUTS_MAX_BYTES)
         if beat:
             recorded.room = max(1, recorded.room - 1)
@@ -356,6 +362,8 @@ class Recorder:
                 raise Malformed(why)
         elif isinstance(event, QueueSet | QueueRemoved):
             self._check_queue(state, event)
+        elif isinstance(event, ReservationSet | ReservationRemoved):
+            self._check_reservation(state, event)
         elif isinstance(event, DeviceHealthChanged):
             _check_key(message, "node", event.node)
             node = reports.registered(state, event.node)
@@ -379,6 +387,23 @@ class Recorder:
             said[event.queue] = event
         else:
             del said[event.queue]
+
+    def _check_reservation(self, state: State, event: ReservationSet | ReservationRemoved) -> None:
+        """Whether it can be said of the reservations that there are, with what this cycle says of them.
+
+        Raises:
+            Malformed: it cannot.
+        """
+        said = self._reserved
+        if said is None:
+            said = self._reserved = {name: each.spec for name, each in state.reservations.by_name.items()}
+        why = reservations.fault(state, said, event, self._at_us)
+        if why:
+            raise Malformed(why)
+        if isinstance(event, ReservationSet):
+            said[event.reservation] = event
+        else:
+            del said[event.reservation]
 
     def _report(self, state: State, message: Message, recorded: Recorded) -> bool:
         """Make inputs of a report. Only what the state has folded is compared, so a node that this cycle registers waits."""

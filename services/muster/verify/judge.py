@@ -38,6 +38,8 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
                 for no more than the policy says; it ends for a reason that is so; it moves later only if it has to
     strict      where the policy is strict, nobody starts past one of its queue who waits above it
     delay       nobody who ranks below a plan takes what it needs at its start
+    reserved    nobody is bound, replaced or planned where that reaches into what is reserved for others; an amount is as many
+                devices as were reserved, there and well, and of no other reservation at that time
     constraint  within a domain, spread, affinity either way, exclusive nodes, ports, NUMA and licences, as the job asks for them
     forgotten   a job is forgotten when it has been over for `forget_after_us`
 """
@@ -52,11 +54,13 @@ from muster.events import decisions as made
 from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
+from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above, passed_over
 from muster.verify.queues import Books, charge_of, nominated, sum_of
+from muster.verify.reservations import Reservations
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
 from muster.verify.yielding import all_that_make_way, lone, makes_way, spots, unwilling
@@ -94,6 +98,7 @@ class Judge:
     def __init__(self) -> None:
         self.world = World()
         self.plans = Plans(self.world)
+        self.reserved = Reservations(self.world, self.plans)
         self.summary = Summary()
         self.violations: list[Violation] = []
         self._index, self._about = -1, ""
@@ -110,6 +115,10 @@ class Judge:
         for event in cycle.inputs:
             self._check(type(event).__name__ in INPUTS, "kind", f"a {type(event).__name__} stands among the inputs")
             self.world.evolve(event)
+            if isinstance(event, ReservationSet):
+                self.reserved.put(event)
+            elif isinstance(event, ReservationRemoved):
+                self.reserved.by_name.pop(event.reservation, None)
         self._look_ahead(cycle)
         self.plans.prune()
         for self._index, event in enumerate(cycle.decisions):
@@ -286,6 +295,15 @@ class Judge:
         instance.attempt = Attempt(instance, key, world.led_us + world.policy.ready_timeout_us, world.at_us)
         self._put(instance.attempt, event.placements)
         self._fault("delay", self.plans.delayed(instance.attempt, event.placements, world.at_us))
+        self._reaches(instance.attempt, event.placements, self.plans.gone_us(instance.job, world.at_us))
+
+    def _reaches(self, attempt: Attempt, places: tuple[Placement, ...], end_us: int) -> None:
+        """Nobody reaches into what is reserved for others."""
+        job, name = attempt.instance.job, attempt.key[0]
+        self._fault("reserved", self.reserved.taken(job, name, places, self.world.at_us, end_us))
+
+    def _place_reservation(self, event: made.ReservationPlaced) -> None:
+        self._fault("reserved", self.reserved.place(event.reservation, event.pieces))
 
     def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
         waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
@@ -423,8 +441,11 @@ class Judge:
         before = plans.by_key.pop(key, None)
         planned = Planned(key, instance, self._placed(instance, event.placements), event.start_us, event.until_us)
         self._fault("plan", plans.missing(planned, lenient=False))
+        self._fault("reserved", self.reserved.planned(planned, event.placements, event.start_us))
         if before is not None and before.start_us < event.start_us:
-            had = not plans.closed(before) and not plans.missing(before, lenient=False)
+            places = [Placement(0, node.row, devices) for node, uses in before.uses.items() for _, devices in uses]
+            kept = self.reserved.planned(before, places, max(before.start_us, world.at_us))
+            had = not kept and not plans.closed(before) and not plans.missing(before, lenient=False)
             self._check(not had, "plan", f"it is planned later than {before.start_us}, at which it could still be had")
         plans.by_key[key] = planned
 
@@ -465,6 +486,7 @@ class Judge:
             "node-lost": 0 < attempt.degraded_until_us <= now_us,
             "taint": any(task.out_of_patience(now_us) for task in attempt.tasks.values()),
             "finished": attempt.went_well(),
+            "reserved": event.reason == "reserved" and self.reserved.may_leave(attempt),
         }.get(event.reason, False)
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
@@ -525,6 +547,7 @@ class Judge:
         self._put(attempt, event.placements)
         start_us = attempt.started_us if attempt.started_us >= 0 else attempt.bound_us
         self._fault("delay", self.plans.delayed(attempt, event.placements, start_us, first=True))
+        self._reaches(attempt, event.placements, self.plans.end_us(attempt))
 
     def _node_decided(self, event: Any, node: Node) -> None:
         """Silent, returned, lost, quarantined, released."""
@@ -569,3 +592,4 @@ _INSTANCES |= {"StartPlanned": Judge._plan, "PlanDropped": Judge._unplan}
 _ATTEMPTS: _Table = {"InstanceStarted": Judge._start, "InstancePreempted": Judge._preempt, "StopOrdered": Judge._stop}
 _ATTEMPTS |= {"AttemptEnded": Judge._end_attempt, "MemberLost": Judge._member_lost, "MembersReplaced": Judge._replace}
 _OTHERS: _Table = {"JobRejected": Judge._rejected, "NominationEnded": Judge._unnominate, "JobsForgotten": Judge._forget}
+_OTHERS["ReservationPlaced"] = Judge._place_reservation

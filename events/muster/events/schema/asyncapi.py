@@ -39,6 +39,7 @@ from muster.events.operations import (
     PolicySet,
 )
 from muster.events.queues import Amounts, QueueRemoved, QueueSet
+from muster.events.reservations import ReservationRemoved, ReservationSet, Window
 from muster.events.telemetry import GpuSample, GpusSampled, XidCount
 
 LOG: Final = "muster.log"
@@ -92,6 +93,16 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     PolicySet(policy=Policy(), by="ada"),
     QueueSet(queue="red", parent="team", guarantee=Amounts(gpu_milli=4000), limit=Amounts(gpu_milli=8000), by="ada"),
     QueueRemoved(queue="red", by="ada"),
+    ReservationSet(
+        reservation="night",
+        nodes=("gpu-17",),
+        windows=(Window(from_us=_AT_US, until_us=_AT_US + 3_600_000_000),),
+        every="daily@02:00",
+        zone="Europe/Berlin",
+        tzdata="2025b",
+        by="ada",
+    ),
+    ReservationRemoved(reservation="night", by="ada"),
     LicencesSet(licences={"solver": 12}, by="ada"),
     GpusSampled(
         node="gpu-17",

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from muster.cluster.rules import LEVELS
-from muster.simulator.scenario.fields import ELASTIC, RESERVATIONS
+from muster.simulator.scenario.fields import ELASTIC
 from muster.simulator.scenario.names import Mentions, Names
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory
 from muster.simulator.scenario.reading import Value, show
+from muster.simulator.scenario.reserving import read_states
 
 STATES = (
     "running",
@@ -247,6 +248,7 @@ _READERS: dict[str, Reader] = {
     "held": _by_queue,
     "best_effort": _by_queue,
     "planned": _planned,
+    "reservation": read_states,
     "node": _node_states,
     "before": _before,
     "refused": _number,
@@ -254,7 +256,6 @@ _READERS: dict[str, Reader] = {
 }
 
 _LATER = {
-    "reservation": RESERVATIONS,
     "grown": ELASTIC,
 }
 

@@ -18,7 +18,6 @@ from muster.simulator.scenario.constraints import read_licences
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
     ELASTIC,
-    RESERVATIONS,
     SERVICES,
     NodeScene,
     read_jobs,
@@ -30,6 +29,7 @@ from muster.simulator.scenario.fields import (
 from muster.simulator.scenario.names import Mentions, read_plain, split_unit
 from muster.simulator.scenario.quantities import read_cpu, read_memory, whole
 from muster.simulator.scenario.reading import Value, read_file, read_text
+from muster.simulator.scenario.reserving import read_reservation
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -363,6 +363,8 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "remove_queue": _remove_queue,
     "repeat_last": _repeat,
     "licences": lambda value, mentions: [read_licences(value)],
+    "reserve": lambda value, mentions: [read_reservation(item, mentions) for item in value.several()],
+    "unreserve": lambda value, mentions: list(read_plain(value)),
     "late": _late,
     "unreadable": _nodes,
     "readable": _nodes,
@@ -381,6 +383,4 @@ _VERBS_LATER = {
     "revise": SERVICES,
     "metric": SERVICES,
     "checkpoint": "checkpoints",
-    "reserve": RESERVATIONS,
-    "unreserve": RESERVATIONS,
 }

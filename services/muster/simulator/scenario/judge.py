@@ -11,10 +11,12 @@ from muster.cluster.rules import domain_of
 from muster.engine.around import Around
 from muster.engine.eta import eta
 from muster.engine.explain import explain
+from muster.engine.reserved import reserved_devices
 from muster.simulator.scenario.book import Unit
 from muster.simulator.scenario.expectations import STATES, Bound, Check, amount
 from muster.simulator.scenario.names import Names, split_unit
 from muster.simulator.scenario.reading import show
+from muster.simulator.scenario.reserving import judge_states
 from muster.simulator.scenario.world import World
 
 STARTED = ("ready", "running")
@@ -425,11 +427,12 @@ def _free(world: World, wanted: Amounts) -> str | None:
     for name, bounds in wanted:
         node = world.node(name)
         amounts: dict[str, Fraction] = {}
-        if node is not None and node.open:
+        reserved = reserved_devices(world.state, name)
+        if node is not None and node.open and reserved is not None:
             amounts["cpu"] = Fraction(max(0, node.cpu_free))
             amounts["memory"] = Fraction(max(0, node.memory_free))
-            for free, device in zip(node.device_free, node.devices, strict=True):
-                if device.usable and free == device.units:
+            for index, (free, device) in enumerate(zip(node.device_free, node.devices, strict=True)):
+                if device.usable and free == device.units and index not in reserved:
                     _add(amounts, {"gpus": Fraction(1000), f"gpus/{device.model}": Fraction(1000)})
         wrong.extend(_compare(name, amounts, bounds))
     return ", ".join(wrong) or None
@@ -519,6 +522,7 @@ _JUDGES: dict[str, Callable[[World, Any], str | None]] = {
     "held": _by_queue(stopping=True),
     "best_effort": _by_queue(stopping=True, spare=True),
     "planned": _planned,
+    "reservation": judge_states,
     "node": _node,
     "before": _before,
     "refused": _count(lambda world: len(world.book.refused)),

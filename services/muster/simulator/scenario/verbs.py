@@ -17,6 +17,7 @@ from muster.simulator.agents import Behaviour
 from muster.simulator.scenario.fields import JobScene, NodeScene, with_changes
 from muster.simulator.scenario.format import Verb
 from muster.simulator.scenario.names import split_unit
+from muster.simulator.scenario.reserving import ReserveScene, reserve, unreserve
 from muster.simulator.scenario.world import JOBS, OPERATIONS, START_US, Outgoing, SceneFailure, World
 
 
@@ -206,6 +207,10 @@ def _remove_queue(world: World, name: str) -> None:
     world.send(OPERATIONS, encode_entry(QueueRemoved(queue=name)))
 
 
+def _reserve(world: World, scene: ReserveScene) -> None:
+    reserve(world, scene, _awaited(world, scene.job) if scene.job else "")
+
+
 def _licences(world: World, licences: dict[str, int]) -> None:
     world.set_licences(licences)
 
@@ -294,6 +299,8 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "queue": _queue,
     "remove_queue": _remove_queue,
     "licences": _licences,
+    "reserve": _reserve,
+    "unreserve": unreserve,
     "late": _late,
     "unreadable": _readable(False),
     "readable": _readable(True),

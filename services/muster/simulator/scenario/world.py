@@ -105,6 +105,8 @@ class World:
         """By id."""
         self.submissions: dict[tuple[str, int], str] = {}
         """The job's id, by source and offset of its submission."""
+        self.reserved: dict[str, tuple[str, int]] = {}
+        """Source and offset of what was last said of each reservation."""
         self.behaviours: dict[str, Behaviour] = {}
         self._messages: list[Message] = []
         self._waiting: list[Message] = []
@@ -176,6 +178,8 @@ class World:
             offset = self._offsets.get(source, 0)
             self._offsets[source] = offset + 1
             message = Message(source=source, offset=offset, data=data, appended_us=START_US + self.now_us, key=key)
+            if data.startswith(b'["ReservationSet"'):
+                self.reserved[key] = (source, offset)
             if source == JOBS and data.startswith(b'["JobSubmitted"'):
                 self.submissions[source, offset] = key
             self._messages.append(message)
