@@ -102,7 +102,7 @@ def test_a_package_without_marker_is_found(tmp_path: Path) -> None:
 def test_a_dependency_that_nothing_imports_is_found(tmp_path: Path) -> None:
     tree = small_tree(tmp_path)
     every = "aiokafka, asyncpg, faust, httptools, httpx, litestar, msgspec, numpy, platformdirs, prometheus_client, rich.table"
-    every += ", typer, uvicorn, uvloop"
+    every += ", typer, tzdata, uvicorn, uvloop"
     (tree / ENGINE).write_text(HEADER + f"import {every}, pynvml, yaml\n")
     assert rules.every_dependency_is_imported(tree) == []
     (tree / ENGINE).write_text(HEADER + f"import {every}, pynvml\n")

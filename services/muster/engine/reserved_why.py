@@ -1,6 +1,5 @@
 """What is said to a person about reservations that keep a job off nodes. Nothing here decides."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -12,7 +11,6 @@ from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
 from muster.events.reservations import Window
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1))
 
 
@@ -59,8 +57,15 @@ def when(window: Window, now_us: int) -> str:
 
 
 def clock(at_us: int) -> str:
-    """An instant for a person."""
-    return f"{_EPOCH + timedelta(microseconds=at_us):%Y-%m-%d %H:%M:%S} UTC"
+    """An instant for a person, by the calendar: days since 1970 as a date, with years that begin in March."""
+    days, seconds = divmod(at_us // 1_000_000, 86_400)
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day_of_month, late = day - (153 * month + 2) // 5 + 1, month >= 10
+    date = f"{year + 400 * era + late:04d}-{month - 9 if late else month + 3:02d}-{day_of_month:02d}"
+    return f"{date} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d} UTC"
 
 
 def span(micros: int) -> str:

@@ -8,11 +8,12 @@ as it was said to, whatever the clocks do in it.
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from importlib import metadata, resources
+from importlib import resources
 from typing import Final
 from zoneinfo import ZoneInfo
 
 import msgspec
+import tzdata  # type: ignore[import-untyped]  # nothing but tables and their version
 
 from muster.events.reservations import WINDOWS_MAX, Window
 
@@ -34,10 +35,7 @@ class Every(msgspec.Struct, frozen=True):
 
 def tables() -> str:
     """The name and the version of the tables of time zones."""
-    try:
-        return f"tzdata {metadata.version('tzdata')}"
-    except metadata.PackageNotFoundError:
-        raise ValueError("the tables of time zones are not installed: pip install tzdata") from None
+    return f"tzdata {tzdata.IANA_VERSION}"
 
 
 def every_of(text: str) -> Every:
@@ -60,13 +58,12 @@ def zone_of(name: str) -> ZoneInfo:
     Raises:
         ValueError: there is none.
     """
-    version = tables()
     if _ZONE.fullmatch(name) is not None:
-        file = resources.files("tzdata").joinpath("zoneinfo", *name.split("/"))
+        file = resources.files(tzdata).joinpath("zoneinfo", *name.split("/"))
         if file.is_file():
             with file.open("rb") as data:
                 return ZoneInfo.from_file(data, key=name)
-    raise ValueError(f"there is no time zone {name!r} in {version}; they are named as Europe/Berlin")
+    raise ValueError(f"there is no time zone {name!r} in {tables()}; they are named as Europe/Berlin")
 
 
 def date_of(text: str) -> date:
