@@ -349,6 +349,18 @@ def _pieces(
     may not; and when the last of them is gone."""
     if taken is None:
         return []
+    against = _against(state, held, node)
+    usable = [index for index, device in enumerate(node.devices) if device.usable and index not in taken]
+    usable.sort(key=lambda index: (against.get(index, (0, 0)), index))
+    found = []
+    for at in range(0, len(usable) - gpus + 1, gpus):
+        some = usable[at : at + gpus]
+        found.append((max([against.get(index, (0, 0)) for index in some]), tuple(sorted(some))))
+    return found
+
+
+def _against(state: State, held: Held, node: Node) -> dict[int, tuple[int, int]]:
+    """Who is in the way, by device: 1 if he may be preempted, 2 if not, and when he is gone."""
     now_us, window = state.at_us, held.reservation.window
     begin_us = max(window.from_us, now_us)
     told = held.reservation.made_us < window.from_us
@@ -364,13 +376,7 @@ def _pieces(
             for index in task.devices:
                 kind = 1 if told and job.request.preemptible else 2
                 against[index] = max(against.get(index, (0, 0)), (kind, end_us))
-    usable = [index for index, device in enumerate(node.devices) if device.usable and index not in taken]
-    usable.sort(key=lambda index: (against.get(index, (0, 0)), index))
-    found = []
-    for at in range(0, len(usable) - gpus + 1, gpus):
-        some = usable[at : at + gpus]
-        found.append((max([against.get(index, (0, 0)) for index in some]), tuple(sorted(some))))
-    return found
+    return against
 
 
 def _key_and_row(found: tuple[tuple[int, int], int, Piece]) -> tuple[tuple[int, int], int, tuple[int, ...]]:

@@ -212,7 +212,28 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "{at: 0, resize: {job: a, count: 2}}",
             "scene.yaml:6: steps[0].resize is not supported yet: it arrives with elastic jobs",
         ),
-        ("{at: 0, reserve: {name: r}}", "scene.yaml:6: steps[0].reserve is not supported yet: it arrives with reservations"),
+        ("{at: 0, reserve: {name: r}}", "scene.yaml:6: steps[0].reserve has a reservation without from"),
+        (
+            "{at: 0, reserve: {name: r, from: 1, until: 2}}",
+            "scene.yaml:6: steps[0].reserve needs either nodes, or gpus (and count)",
+        ),
+        ("{at: 0, reserve: {name: r, from: 1, until: 1, gpus: 1}}", "scene.yaml:6: steps[0].reserve.until must be after from"),
+        (
+            "{at: 0, reserve: {name: r, from: 1, until: 2, gpus: 1, for: red}}",
+            "scene.yaml:6: steps[0].reserve.for names the queue 'red', which does not exist; there are default",
+        ),
+        (
+            "{at: 0, reserve: {name: r, from: 1, until: 20, gpus: 1, every: 10}}",
+            "scene.yaml:6: steps[0].reserve.every a window would not be over when the next begins",
+        ),
+        (
+            "{at: 0, reserve: {name: r, from: 1, until: 2, gpus: 1, every: {daily: '02:00', start: 2026-03-28}}}",
+            "scene.yaml:6: steps[0].reserve.every needs a zone",
+        ),
+        (
+            "{at: 0, reserve: {name: r, from: 1, until: 2, gpus: 1, every: {daily: '02:00', start: 2026-03-28, zone: Mars}}}",
+            "scene.yaml:6: steps[0].reserve.every there is no time zone 'Mars' in tzdata ",
+        ),
         ("{at: 0, explode: n1}", "scene.yaml:6: steps[0].explode is unknown: a step knows at, shuffle, expect, never, submit"),
         (
             "{at: 0, policy: {backfill: {n: 1}}}",

@@ -37,6 +37,7 @@ from tests.unit.verify import (  # noqa: F401 - imported for the cases that they
     cases_places,
     cases_plans,
     cases_queues,
+    cases_reservations,
     cases_waiting,
     cases_yielding,
 )

@@ -28,7 +28,6 @@ TOPOLOGY = LEVELS[:-1]
 MIG = "MIG"
 SERVICES = "services"
 ELASTIC = "elastic jobs"
-RESERVATIONS = "reservations and backfill"
 QUEUES = "the queue tree"
 CATALOGUE = "the device catalogue"
 

@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, reclaim, yielding
+from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, reclaim, reserved, yielding
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -31,6 +31,7 @@ from muster.engine.filters.resources import ResourcesFilter
 from muster.engine.limits import Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
+from muster.engine.reserved import Reserved
 from muster.engine.scores import HOLDINGS, STATIC
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
@@ -55,6 +56,7 @@ from muster.events.operations import (
     Policy,
 )
 from muster.events.queues import QueueRemoved, QueueSet
+from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.core import Core
@@ -533,6 +535,10 @@ MUTANTS: dict[str, Mutant] = {
     "no-backfill": _policy(backfill=msgspec.UNSET),
     "no-order": _policy(order=msgspec.UNSET),
     "no-strictness": _policy(strict=msgspec.UNSET),
+    "no-reservations": _instead(Reserved, "binding", lambda self, job: []),
+    "reserved-for-nobody": lambda: mock.patch("muster.engine.reserved.those_for", return_value=[]),
+    "reserved-stay": _instead(Reserved, "evicted", lambda self: []),
+    "reserved-anywhere": _instead(reserved, "_against", lambda state, held, node: {}),
     "no-quarantine": _policy(flap_limit=0),
     "endless-flap-window": _policy(flap_window_us=10**13),
     "devices-by-place": _handling(NodeRegistered, _by_place),
@@ -558,6 +564,8 @@ MUTANTS: dict[str, Mutant] = {
             QueueSet,
             QueueRemoved,
             LicencesSet,
+            ReservationSet,
+            ReservationRemoved,
             TaskExited,
         )
     },
