@@ -37,7 +37,7 @@ def policy_set(state: State) -> None:
     plans = state.plans
     on = most_plans(state.policy) > 0
     lengths = counts_lengths(state.policy)
-    if not lengths and not plans.lengths:
+    if not lengths and not plans.lengths and not state.reservations.by_name:
         return
     plans.on, plans.lengths = on, lengths
     for key in list(plans.by_key) if not on else ():
