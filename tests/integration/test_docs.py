@@ -94,6 +94,11 @@ NOT_RUN = {
         r"muster agent .*|muster telemetry (?:bridge|worker) .*|muster log kafka.*",
     ): "test_telemetry runs worker, agent and bridge on a bus of its own",
     ("docs/telemetry.md", r"muster telemetry replay .*"): "tests/unit/telemetry/test_docs.py runs it",
+    ("docs/scoreboard.md", r"muster scoreboard --board armada"): "tests/unit/boards/test_boards.py runs it",
+    (
+        "docs/scoreboard.md",
+        r"muster scoreboard --data .*",
+    ): "the lists are not part of the repository; tests/unit/boards plays a cut of each board",
     ("docs/benchmarks.md", r"muster bench engine .*"): "it takes minutes; tests/unit/bench runs its parts",
     ("docs/benchmarks.md", r"muster bench pipeline .*"): "it takes minutes; test_bench_pipeline and test_bench_bus run each part",
 }

@@ -1,6 +1,7 @@
 """`muster scoreboard`: published loads played on this build, ours beside what was published."""
 
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 
 from muster.cli.output import FOUND, OK, UNREADABLE, USAGE, Failure, Json, errors, print_json, print_table, track
 from muster.log.sqlite import SqliteFile
-from muster.simulator.boards.table import BOARDS, NEED_DATA, Figure
+from muster.simulator.boards.table import BOARDS, NEED_DATA, Figure, Run
 
 app = typer.Typer(add_completion=False)
 
@@ -20,6 +21,7 @@ def scoreboard(
     board: Annotated[list[str] | None, typer.Option("--board", metavar="NAME", help="This one only; may be repeated.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small cut of each, in seconds; marks are of the whole.")] = False,
     log: Annotated[Path | None, typer.Option("--log", metavar="DIR", help="Keep the logs here, one folder each.")] = None,
+    cpu_time: Annotated[bool, typer.Option("--cpu-time", help="Time on a processor, where others use the machine too.")] = False,
     json: Json = False,
 ) -> int:
     """Play published loads through the real core in virtual time, and print ours beside what was published.
@@ -41,17 +43,18 @@ def scoreboard(
         errors.print(f"left out, for want of --data: {', '.join(left)}", markup=False, highlight=False)
     figures: list[Figure] = []
     for name in track([name for name in names if name not in left], "boards"):
-        figures += _play(name, data, quick, log)
+        figures += _play(name, data, quick, log, cpu_time)
     if json:
         print_json(figures)
     else:
         columns = ("BOARD", "FIGURE", "POLICY", "OURS", "PUBLISHED", "MARK", "")
-        rows = [(f.board, f.figure, f.policy, f.ours, f.published, f.mark, "holds" if f.holds else "MISSED") for f in figures]
+        said = [("" if quick else "holds" if each.holds else "MISSED") for each in figures]
+        rows = [(f.board, f.figure, f.policy, f.ours, f.published, f.mark, last) for f, last in zip(figures, said, strict=True)]
         print_table(columns, rows)
     return OK if quick or all(each.holds for each in figures) else FOUND
 
 
-def _play(name: str, data: Path | None, quick: bool, log: Path | None) -> list[Figure]:
+def _play(name: str, data: Path | None, quick: bool, log: Path | None, cpu_time: bool) -> list[Figure]:
     with ExitStack() as stack:
         folder = log or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster-boards-")))
         count = 0
@@ -61,4 +64,5 @@ def _play(name: str, data: Path | None, quick: bool, log: Path | None) -> list[F
             count += 1
             return stack.enter_context(SqliteFile.open(folder / f"{name}-{count}-{run}", "board", writer=True))
 
-        return list(BOARDS[name](data, quick, opened))
+        clock = time.process_time if cpu_time else time.perf_counter
+        return list(BOARDS[name](Run(log=opened, data=data, quick=quick, clock=clock)))

@@ -3,20 +3,24 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from muster.cli.main import run
 from muster.events.codec import decode_cycle
+from muster.events.decisions import InstanceBound
+from muster.events.jobs import JobSubmitted
 from muster.events.operations import Policy
 from muster.log.reader import read_admitted
 from muster.log.sqlite import SqliteFile
 from muster.replay.audit import audit
-from muster.simulator.boards import kai, kueue, lublin, shapes
+from muster.simulator.boards import armada, kai, kueue, lublin, shapes
 from muster.simulator.boards.table import BOARDS, NEED_DATA, policy_of
 from muster.simulator.openb.loader import TraceError
 from muster.verify import verify
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "batch_swf"
+PAGE = Path(__file__).parents[3] / "docs" / "scoreboard.md"
 SWF = """; a log of four jobs
 1 100 -1 1000 256 -1
 2 110 -1   10   1 -1
@@ -76,8 +80,8 @@ def test_the_first_jobs_of_a_published_sequence_wait_little(file: SqliteFile, na
     jobs = lublin.read_swf(DATA / name)
     assert len(jobs) == 10_000
     start = lublin.STARTS[0]
-    found, played = lublin.play_sequence(jobs[start : start + 120], policy_of(policy), file)
-    assert (played.preempted, played.rejected, len(played.bound_us)) == (0, 0, 120)
+    found, played = lublin.play_sequence(jobs[start : start + 80], policy_of(policy), file)
+    assert (played.preempted, played.rejected, len(played.bound_us)) == (0, 0, 80)
     assert found < most
     judged(file)
 
@@ -101,16 +105,70 @@ def test_no_more_than_the_fewest_are_told_to_stop_for_a_large_gang(file: SqliteF
     judged(file)
 
 
-@pytest.mark.parametrize("gang", [1, 3])
-def test_every_pod_is_placed_and_no_gang_in_parts(file: SqliteFile, gang: int) -> None:
-    outcome = shapes.play(shapes.Shape(nodes=20, before=5, measured=60, gang=gang), policy_of("default"), file)
-    assert (outcome.bound, outcome.partial) == (60, 0)
+@pytest.mark.parametrize("sequence", armada.SEQUENCES, ids=lambda sequence: sequence.name)
+def test_what_armada_expects_happens_at_its_instants(file: SqliteFile, sequence: armada.Sequence) -> None:
+    outcome = armada.play(sequence, policy_of("default"), file)
+    assert outcome.story == sequence.expected
+    assert outcome.differ == 0
+    judged(file)
+
+
+def test_events_that_differ_are_counted(file: SqliteFile) -> None:
+    sequence = armada.SEQUENCES[0]
+    expected = {**sequence.expected, 60: {"end a": 2}, 61: {"start a": 1}}
+    outcome = armada.play(msgspec.structs.replace(sequence, expected=expected), policy_of("default"), file)
+    assert outcome.differ == 3  # one end too many, one start not there, one start not expected
+
+
+def test_gangs_of_topology_stand_where_they_must_and_wait_no_longer(file: SqliteFile) -> None:
+    load = kueue.cut(kueue.TAS, 1, 16)
+    racks: dict[str, dict[str, int]] = {}
+    outcome = kueue.play(load, policy_of("fifo"), file)
+    groups: dict[str, JobSubmitted] = {}
+    for _, data in read_admitted(file.path.parent):
+        cycle = decode_cycle(data)
+        groups.update({entry.job: entry for entry in cycle.inputs if isinstance(entry, JobSubmitted)})
+        for event in cycle.decisions:
+            if isinstance(event, InstanceBound):
+                held = racks.setdefault(event.job, {})
+                for place in event.placements:
+                    rack = f"r{place.row // 64}"
+                    held[rack] = held.get(rack, 0) + 1
+    forms = [0, 0, 0]
+    for name, held in racks.items():
+        said = groups[name].request.constraints
+        assert said
+        if said.within:
+            forms[0 if said.within[0].required else 1] += 1
+            assert len(held) == 1
+        else:
+            forms[2] += 1
+            assert max(held.values()) <= said.spread[0].skew
+    assert min(forms) > 40
+    assert outcome.admission_s["large"] <= 0.25
+    assert (outcome.played.preempted, outcome.played.rejected) == (0, 0)
+    judged(file)
+
+
+@pytest.mark.parametrize("shape", shapes.SHAPES, ids=lambda shape: shape.name)
+def test_every_pod_is_placed_and_no_gang_in_parts(file: SqliteFile, shape: shapes.Shape) -> None:
+    small = shapes.cut(shape, 250)
+    outcome = shapes.play(small, policy_of("default"), file)
+    assert (outcome.bound, outcome.partial) == (small.measured, 0)
+    assert bool(outcome.preempted) == shape.low
     judged(file)
 
 
 def test_the_scoreboard_prints_ours_beside_the_published(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["scoreboard", "--quick", "--board", "kai-reclaim"]) == 0
     assert "kai-reclaim  evictions / minimum, 10 nodes  default/2  1.0" in capsys.readouterr().out
+
+
+def test_the_command_of_the_page_prints_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, after = PAGE.read_text().partition("```console\n$ ")
+    command, _, rest = after.partition("\n")
+    assert run(command.split()[1:]) == 0
+    assert capsys.readouterr().out.split() == rest.partition("```")[0].split()
 
 
 def test_a_board_that_is_not_there_or_has_no_data_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ i mod N, of a queue that is promised nothing; then a queue that is promised ever
 """
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -29,7 +30,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     real_s: float
 
 
-def play(size: int, policy: Policy, file: SqliteFile) -> Outcome:
+def play(size: int, policy: Policy, file: SqliteFile, clock: Callable[[], float] = time.perf_counter) -> Outcome:
     """The board with so many nodes."""
     spread = msgspec.structs.replace(policy, scores=(Weight(name="least-allocated"),))
     nodes = []
@@ -46,11 +47,11 @@ def play(size: int, policy: Policy, file: SqliteFile) -> Outcome:
     player.run(SECOND_US)
     large = _job(size * GPUS, 2 * SECOND_US, size // 10, GPUS, "queue-1")
     player.submit([large])
-    began_s = time.perf_counter()
+    began_s = clock()
     played = player.run(3 * SECOND_US)
     least = size // 10 * GPUS
     started = large.job.job in played.bound_us
-    return Outcome(evicted=played.preempted, least=least, started=started, real_s=time.perf_counter() - began_s)
+    return Outcome(evicted=played.preempted, least=least, started=started, real_s=clock() - began_s)
 
 
 def _job(number: int, at_us: int, tasks: int, gpus: int, queue: str) -> Submission:

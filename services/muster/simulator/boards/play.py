@@ -7,7 +7,7 @@ so beats are so far apart that none falls into a run.
 
 import heapq
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -48,11 +48,21 @@ class Played(msgspec.Struct, kw_only=True):
 
 
 class Player:
-    """A cell with its nodes and its jobs."""
+    """A cell with its nodes and its jobs. `watch` is told every decision with its instant."""
 
-    def __init__(self, file: SqliteFile, policy: Policy, queues: Iterable[Event], nodes: Sequence[NodeRegistered]) -> None:
+    def __init__(
+        self,
+        file: SqliteFile,
+        policy: Policy,
+        queues: Iterable[Event],
+        nodes: Sequence[NodeRegistered],
+        watch: Callable[[int, Event], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.recording = Recording(file)
         self.played = Played()
+        self._watch = watch
+        self._clock = clock
         self.now_us = 0
         self._runtimes: dict[str, int] = {}
         self._tasks: dict[str, int] = {}
@@ -76,9 +86,13 @@ class Player:
             self._tasks[each.job.job] = sum(group.count for group in each.job.request.groups)
             self._later(each.at_us, JOBS, each.job, each.job.job)
 
+    def register(self, at_us: int, node: NodeRegistered) -> None:
+        """This node comes at its instant, in the place of one of its name."""
+        self._later(at_us, NODES, node, node.node)
+
     def run(self, until_us: int | None = None) -> Played:
         """Until nothing comes any more, or this instant is over."""
-        began_s = time.perf_counter()
+        began_s = self._clock()
         recording, coming = self.recording, self._coming
         while True:
             wake_us = recording.core.next_wake_us()
@@ -98,10 +112,12 @@ class Player:
                     recording.send(topic, data, job)
             for event in recording.cycle(self.now_us):
                 self._answer(event)
+                if self._watch is not None:
+                    self._watch(self.now_us, event)
         recording.close()
         played = self.played
         played.cycles, played.decisions = recording.cycles, recording.decisions
-        played.elapsed_s += time.perf_counter() - began_s
+        played.elapsed_s += self._clock() - began_s
         return played
 
     def _answer(self, event: Event) -> None:
