@@ -129,7 +129,9 @@ def dropped(state: "State", instance: Instance) -> None:
     found = state.plans.drop(instance.key)
     if found is not None:
         state.timers.plan.cancel(instance.key)
-        state.ledger.released.extend([row for row in found.by_row if row < len(state.ledger.nodes)])
+        for row in found.by_row:
+            if row < len(state.ledger.nodes):
+                state.ledger.free(row)
 
 
 def order_of(policy: Policy, instance: Instance, at_us: int) -> Order:

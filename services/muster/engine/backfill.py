@@ -8,6 +8,9 @@ none of what is planned, is not kept off anything.
 `Backfill.consider` plans: in the order of a pass, for the first so many who do not fit. A plan is kept as long as it can
 be had and nothing earlier can. It is looked at again if something moved since (`Plans.moved`) that it needs or that may let it
 start earlier. That only saves looking: looked at again it would stay.
+
+Where queues stand in a tree the turn of somebody who ranks above may come later. What is planned for such is planned behind
+as well, as long as his turn has not come.
 """
 
 from typing import Final
@@ -35,7 +38,11 @@ HOPELESS_MAX: Final = 64
 LOOKED_MAX: Final = 4096
 """If more rows moved than this, everything is looked at again."""
 
+CHAINS_MAX: Final = 65_536
+
 InstanceKey = tuple[str, int]
+Behind = tuple[int, tuple[InstanceKey, ...]]
+"""The chain of those kept or made before it in its round, and those who rank above it and whose turn had not come."""
 
 
 class Backfill:
@@ -43,12 +50,16 @@ class Backfill:
 
     __slots__ = (
         "_asker",
+        "_behind",
+        "_chain",
+        "_chains",
         "_end_us",
         "_hopeless",
         "_kept",
         "_looked",
         "_most",
         "_position",
+        "_seen",
         "_since",
         "_through",
         "_together",
@@ -71,6 +82,8 @@ class Backfill:
         self.reserved = Reserved(state)
         self.counted = 0
         """Plans kept or made in this round."""
+        self._seen: dict[InstanceKey, None] = {}
+        """Whose they are."""
         self._hopeless: dict[tuple[str, tuple[str, ...]], None] = {}
         self._position = -1
         """Up to where of `Plans.moved` the horizon knows."""
@@ -83,6 +96,11 @@ class Backfill:
         self._kept: dict[InstanceKey, int] = {}
         """Until when a plan that was looked at relies on nobody who is overdue."""
         self._since: tuple[int, int, dict[int, None] | None] = (-1, -1, None)
+        self._chains: dict[tuple[int, InstanceKey], int] = {}
+        self._chain = 0
+        """Tells which plans were kept or made in this round so far: the same for the same, one after the other."""
+        self._behind: dict[InstanceKey, Behind] = {}
+        """Behind which plans a plan was looked at, where queues stand in a tree."""
 
     # The rule
 
@@ -196,10 +214,13 @@ class Backfill:
         if self._most:
             self.horizon.begin(self._moved())
         self.counted = 0
+        self._seen = {}
         self._hopeless = {}
         self._part()
+        self._chain = 0
         for key in [key for key in self._looked if key not in self.state.plans.by_key]:
             del self._looked[key], self._kept[key]
+            self._behind.pop(key, None)
 
     def _moved(self) -> list[int] | None:
         """The rows that moved since this was last asked; None if any may have."""
@@ -237,17 +258,22 @@ class Backfill:
         self._take_in()
         if self.state.plans.upto() != self._through:
             self._part()
+        later = self._later(instance) if state.tree is not None else []
+        behind = self._chain, tuple([each.instance.key for each in later])
+        same = state.tree is None or self._behind.get(instance.key) == behind
         clear = planned is None or self.reserved.clear_of(planned)
-        if planned is not None and clear and self._stays(planned):
-            self._count(planned)
+        if planned is not None and clear and same and self._stays(planned):
+            self._count(planned, behind)
             return False
+        before = self.horizon.only([*self.horizon.before, *later]) if later else []
         found = self.reserved.earliest(self.horizon, instance)
-        if planned is not None:
-            holds = clear and self.horizon.holds(planned, lenient=found is None)
-            if holds and (found is None or found[0] >= planned.start_us):
-                self._kept[instance.key] = self.horizon.relies_until(planned)
-                self._count(planned)
-                return False
+        holds = planned is not None and clear and self.horizon.holds(planned, lenient=found is None)
+        if later:
+            self.horizon.only(before)
+        if planned is not None and holds and (found is None or found[0] >= planned.start_us):
+            self._kept[instance.key] = self.horizon.relies_until(planned, later)
+            self._count(planned, behind)
+            return False
         if found is None:
             self._hopeless[gang] = None
             return planned is not None and self._drop(emitter, instance, "infeasible")
@@ -265,9 +291,15 @@ class Backfill:
             )
         )
         self._position = state.plans.upto()  # what a plan moves holds nothing
-        self._kept[instance.key] = self.horizon.relies_until(state.plans.by_key[instance.key])
-        self._count(state.plans.by_key[instance.key])
+        self._kept[instance.key] = self.horizon.relies_until(state.plans.by_key[instance.key], later)
+        self._count(state.plans.by_key[instance.key], behind)
         return True
+
+    def _later(self, instance: Instance) -> list[PlannedStart]:
+        """The plans of those who rank above and whose turn has not come in this round."""
+        mine = self._order(instance)
+        plans = [each for each in self.state.plans.by_key.values() if each.instance.key not in self._seen]
+        return [each for each in plans if each.instance is not instance and self._order(each.instance) < mine]
 
     def _take_in(self) -> None:
         """What moved in this round so far."""
@@ -307,12 +339,20 @@ class Backfill:
             self._since = position, upto, rows if rows is None or len(rows) <= LOOKED_MAX else None
         return self._since[2]
 
-    def _count(self, planned: PlannedStart) -> None:
+    def _count(self, planned: PlannedStart, behind: Behind) -> None:
         """The plan is made or kept: who comes after in this round plans behind it."""
         key = planned.instance.key
         self.counted += 1
+        self._seen[key] = None
+        if self.state.tree is not None:
+            self._behind[key] = behind
+            if len(self._chains) >= CHAINS_MAX:
+                self._chains.clear()
+                self._behind.clear()
+            self._chain = self._chains.setdefault((self._chain, key), len(self._chains) + 1)
         self._looked[key] = self._through = self.state.plans.upto()
-        self._together.append(key)
+        if self.state.tree is None:
+            self._together.append(key)
         if key not in self._kept:
             self._kept[key] = -1
         self.horizon.put(planned)

@@ -109,6 +109,19 @@ class Horizon:
             self._plain.pop(row, None)
             self._curves.pop(row, None)
 
+    @property
+    def before(self) -> list[PlannedStart]:
+        """The plans put here."""
+        return self._before
+
+    def only(self, plans: Sequence[PlannedStart]) -> list[PlannedStart]:
+        """Put these plans here and no others. Those that were are returned."""
+        before = self._before
+        self.begin(())
+        for planned in plans:
+            self.put(planned)
+        return before
+
     def put(self, planned: PlannedStart) -> None:
         """Who is asked about from now on plans behind this one."""
         self._before.append(planned)
@@ -140,10 +153,23 @@ class Horizon:
 
     # What is asked
 
-    def relies_until(self, planned: PlannedStart) -> int:
-        """Until when nobody is overdue on the plan's nodes who is not now."""
-        nodes = self.state.ledger.nodes
-        return min([self.curve(node).until_us for row in planned.by_row if (node := nodes[row]) is not None], default=FAR)
+    def relies_until(self, planned: PlannedStart, later: Sequence[PlannedStart] = ()) -> int:
+        """Until when the plan's nodes surely stay as they are known, if nothing moves: until somebody is overdue who is not now.
+
+        Whoever was to begin there before now, by a plan or once his victims are gone, begins later and later: now alone.
+        `later`: plans that it was looked at behind beside those put here.
+        """
+        state = self.state
+        now = state.at_us
+        until = max(planned.start_us, now)
+        for row in planned.by_row:
+            node = state.ledger.nodes[row]
+            if node is None:
+                continue
+            begin = [each.start_us for each in (*self._on.get(row, ()), *later) if row in each.by_row]
+            begin += [starts_us(state, state.nominations[key]) for key in node.claims]
+            until = min([until, self.curve(node).until_us, *[max(begun_us, now) for begun_us in begin]])
+        return until
 
     def any_sooner(self, planned: PlannedStart, rows: Sequence[int]) -> bool:
         """Whether one of the rows has room for a task of the planned instance before its start."""

@@ -453,7 +453,8 @@ class Judge:
         plans, planned = self.plans, self.plans.by_key.pop((event.job, event.instance), None)
         if planned is None:
             return self._fault("unknown", "nothing is planned for it")
-        ahead = sum(above(self.world, other.instance, instance) for other in plans.by_key.values())
+        tree = self.world.books is not None  # the turn of somebody who ranks below may come first there
+        ahead = sum(tree or above(self.world, other.instance, instance) for other in plans.by_key.values())
         so = {
             "outranked": ahead >= plans.most,
             "expired": self.world.at_us >= planned.until_us,
