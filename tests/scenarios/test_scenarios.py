@@ -130,6 +130,8 @@ NOTICED_BY = {
     "no-score-spread": "score-spread",
     "no-score-image-locality": "score-locality",
     "no-score-data-locality": "score-locality",
+    "no-alternatives": "selector-alternatives",
+    "no-preferences": "selector-preferred",
     "taints-for-ever": "taint-for-a-while",
     "no-score-model-preference": "model-preference",
 }

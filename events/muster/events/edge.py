@@ -4,6 +4,7 @@ Refused are unknown fields, keys that stand twice, anything beyond a bound, name
 say. Whatever the bytes are, the answer is an input or `Malformed`; which of them depends on nothing but the bytes.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection
@@ -231,6 +232,8 @@ class Edge:
             _accept(request, "request", self._check_request, check_request)
         if not run.checked:
             _accept(run, "run", self._check_run, check_run)
+        if run.part.groups:
+            check_submission(event)
         if request.canonical and run.canonical and encode(entry) == data:
             tail = data.partition(_SPLIT)[2]
             if len(tail) <= TAIL_MAX_BYTES:
@@ -318,6 +321,9 @@ def check_submission(event: JobSubmitted) -> None:
     check_run(event.run)
     if event.request.kind == "headroom" and event.run != JobRun():
         raise Malformed("run: a headroom job runs nothing: leave command, image and the rest out")
+    unknown = [name for name in event.run.groups or () if all(group.name != name for group in event.request.groups)]
+    if unknown:
+        raise Malformed(f"run.groups: the job has no group {unknown[0][:64]!r}")
     if any(condition.job == event.job for condition in event.request.after or ()):
         raise Malformed("request.after names the job itself")
 
@@ -338,6 +344,8 @@ def check_request(request: JobRequest) -> None:
             raise Malformed(f"request.groups[{group.name}]: gpus and gpu_milli exclude each other")
         for requirement in group.selector:
             _check_requirement(f"request.groups[{group.name}].selector", requirement)
+        for requirement in itertools.chain(*(group.any_of or ()), *[wish.labels for wish in group.prefers or ()]):
+            _check_requirement(f"request.groups[{group.name}].{'any_of' if group.any_of else 'prefers'}", requirement)
         if group.ports and len(dict.fromkeys(group.ports)) != len(group.ports):
             raise Malformed(f"request.groups[{group.name}].ports: one port stands twice")
         names.append(group.name)
@@ -409,6 +417,7 @@ def check_run(run: JobRun) -> None:
         Malformed: what is wrong, naming the field.
     """
     size = sum(len(key) + len(value) for key, value in run.environment.items())
+    size += sum(len(key) + len(value) for own in (run.groups or {}).values() for key, value in own.environment.items())
     if size > ENVIRONMENT_MAX_BYTES:
         raise Malformed(f"run.environment has {size} characters; at most {ENVIRONMENT_MAX_BYTES} are taken")
 

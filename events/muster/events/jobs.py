@@ -6,7 +6,7 @@ into it.
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from muster.events.base import (
     GROUPS_MAX,
@@ -35,6 +35,17 @@ class Requirement(Part, frozen=True, kw_only=True):
     key: LabelKey
     op: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
     values: Annotated[tuple[Label, ...], Meta(max_length=64)] = ()
+
+
+Selector = Annotated[tuple[Requirement, ...], Meta(min_length=1, max_length=32)]
+"""Conditions that all hold."""
+
+
+class Preference(Part, frozen=True, kw_only=True):
+    """A wish about a node's labels. A node that meets all of `labels` has so much more weight."""
+
+    labels: Annotated[tuple[Requirement, ...], Meta(min_length=1, max_length=32)]
+    weight: Annotated[int, Meta(ge=1, le=100)] = 1
 
 
 class Toleration(Part, frozen=True, kw_only=True):
@@ -130,6 +141,10 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     """The image for which the score `image-locality` looks."""
     datasets: Annotated[tuple[Label, ...], Meta(max_length=16)] | UnsetType = UNSET
     """The data sets for which the score `data-locality` looks."""
+    any_of: Annotated[tuple[Selector, ...], Meta(max_length=16)] | UnsetType = UNSET
+    """Selectors of which a node meets one at least, beside `selector`."""
+    prefers: Annotated[tuple[Preference, ...], Meta(max_length=16)] | UnsetType = UNSET
+    """Of the nodes that would do, those of the most weight are taken first."""
 
 
 class Dependency(Part, frozen=True, kw_only=True):
@@ -177,17 +192,46 @@ class JobRequest(Part, frozen=True, kw_only=True):
     constraints: Constraints | UnsetType = UNSET
 
 
+Command = Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)]
+Environment = Annotated[
+    dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65_536)]], Meta(max_length=4096)
+]
+
+
+class GroupRun(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What the tasks of one group run instead. What is empty is as in the job; variables are added to the job's."""
+
+    command: Command = ()
+    image: Annotated[str, Meta(max_length=512)] = ""
+    environment: Environment = {}
+    directory: Annotated[str, Meta(max_length=4096)] = ""
+
+
 class JobRun(Part, frozen=True, kw_only=True):
     """What an agent needs to run the tasks. No decision reads it."""
 
-    command: Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)] = ()
+    command: Command = ()
     image: Annotated[str, Meta(max_length=512)] = ""
-    environment: Annotated[
-        dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65_536)]], Meta(max_length=4096)
-    ] = {}
+    environment: Environment = {}
     directory: Annotated[str, Meta(max_length=4096)] = ""
     output: Annotated[str, Meta(max_length=4096)] = ""
     error: Annotated[str, Meta(max_length=4096)] = ""
+    groups: Annotated[dict[Annotated[str, Meta(max_length=63)], GroupRun], Meta(max_length=GROUPS_MAX)] | UnsetType = UNSET
+    """By the name of a group of the request, what its tasks run where it is not what the others run."""
+
+    def of(self, group: str) -> "JobRun":
+        """What the tasks of this group run."""
+        own = self.groups.get(group) if self.groups else None
+        if own is None:
+            return self if self.groups is UNSET else structs.replace(self, groups=UNSET)
+        return structs.replace(
+            self,
+            command=own.command or self.command,
+            image=own.image or self.image,
+            environment=self.environment | own.environment,
+            directory=own.directory or self.directory,
+            groups=UNSET,
+        )
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from muster.cluster.rules import Rules, intern_rules
-from muster.events.jobs import Constraints, GroupRequest, JobRequest, Requirement, Toleration
+from muster.events.jobs import Constraints, GroupRequest, JobRequest, Preference, Requirement, Toleration
 from muster.events.nodes import Taint
 
 INTERNED_MAX: Final = 65_536
@@ -25,6 +25,7 @@ class Shape:
     """
 
     __slots__ = (
+        "any_of",
         "cpu_level",
         "cpu_milli",
         "datasets",
@@ -40,6 +41,7 @@ class Shape:
         "numa",
         "patient",
         "ports",
+        "prefers",
         "selector",
         "share",
         "special",
@@ -58,6 +60,8 @@ class Shape:
         self.gpu_memory_mib: int = group.gpu_memory_mib
         self.gpu_models: tuple[str, ...] = group.gpu_models
         self.selector: tuple[Requirement, ...] = group.selector
+        self.any_of: tuple[tuple[Requirement, ...], ...] = group.any_of or ()
+        self.prefers: tuple[Preference, ...] = group.prefers or ()
         self.tolerations: tuple[Toleration, ...] = group.tolerations
         self.share: bool = not group.gpus and bool(group.gpu_milli or group.gpu_memory_mib)
         """Whether a task takes a part of one device."""

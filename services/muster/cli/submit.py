@@ -22,10 +22,19 @@ from muster.cli.who import user_here
 from muster.client.ids import new_id
 from muster.doors import DoorError, Notice, Origin, open_file
 from muster.doors.images import Images, NoCommand, read_images
-from muster.doors.muster_file import job_document, read_job_file
+from muster.doors.muster_file import ALL_GROUP_KEYS, job_document, read_job_file
 from muster.doors.origin import slug
 from muster.doors.quantities import read_span, write_instant
-from muster.events.jobs import JobSubmitted
+from muster.doors.terms import (
+    BadTerm,
+    read_licence,
+    read_preference,
+    read_selector_text,
+    read_spread,
+    read_term,
+    read_within,
+)
+from muster.events.jobs import JobRun, JobSubmitted
 from muster.reading.values import Value, read_documents
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
@@ -77,6 +86,10 @@ PLAIN = {
         "gpus",
         "gpu_share",
         "gpu_memory",
+        "numa",
+        "ports",
+        "datasets",
+        "exclusive",
         "image",
         "directory",
         "output",
@@ -84,6 +97,7 @@ PLAIN = {
     )
 } | {"min": "minimum"}
 """Fields of a job file by the flags that say them as they are."""
+EACH_GROUP = tuple(key for key in ALL_GROUP_KEYS if key not in ("name", "count", "min"))
 
 
 @app.command(cls=Command)
@@ -118,7 +132,18 @@ def submit(
     gpu_memory: flags.GpuMemory = None,
     gpu_model: flags.GpuModel = None,
     selector: flags.Selector = None,
+    any_of: flags.AnyOf = None,
+    prefers: flags.Prefers = None,
     tolerations: flags.Tolerations = None,
+    numa: flags.Numa = None,
+    ports: flags.Ports = None,
+    datasets: flags.Datasets = None,
+    within: flags.Within = None,
+    spread: flags.Spread = None,
+    affinity: flags.Affinity = None,
+    anti_affinity: flags.AntiAffinity = None,
+    exclusive: flags.Exclusive = None,
+    licences: flags.Licences = None,
     image: flags.Image = None,
     environment: flags.Environment = None,
     directory: flags.Directory = None,
@@ -173,8 +198,8 @@ def _said(flags: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
         "groups": _flow(flags["groups"], "--group"),
         "after": list(flags["after"] or ()),
         "gpu_model": list(flags["gpu_model"] or ()),
-        "selector": _selector(flags["selector"]),
         "tolerations": list(flags["tolerations"] or ()),
+        **_places(flags),
         "environment": _variables(flags["environment"]),
         "command": command,
     }
@@ -294,10 +319,12 @@ def _read(document: dict[str, Any], file: str, origin: Origin) -> list[JobSubmit
 
 
 def _changed(job: JobSubmitted, said: Mapping[str, Any], file: str, origin: Origin) -> JobSubmitted:
-    """The job with these fields in place of its own; variables and labels are added."""
+    """The job with these fields in place of its own; variables and labels are added. Each group gets what is said of tasks."""
     document = job_document(job)
     for key, value in said.items():
-        document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) else value
+        parts = document["groups"] if "groups" in document and "groups" not in said and key in EACH_GROUP else [document]
+        for part in parts:
+            part[key] = {**old, **value} if isinstance(value, dict) and isinstance(old := part.get(key, {}), dict) else value
     (changed,) = _read(document, f"{file}, with the flags", origin)
     return msgspec.structs.replace(changed, job=job.job)
 
@@ -328,11 +355,21 @@ def completed(job: JobSubmitted, known: list[Images] | None = None) -> JobSubmit
     run = job.run
     for images in known or ():
         if run.image and images.find(run.image) is not None:
-            try:
-                run = msgspec.structs.replace(run, command=images.command(run), image="", directory=run.directory or os.getcwd())
-            except NoCommand as error:
-                raise Failure(f"{job.name}: {error}") from None
+            run = _with_command(job, run, images)
+        for name in run.groups or ():
+            own = run.of(name)
+            if run.groups and run.groups[name].image and images.find(own.image) is not None:
+                own = _with_command(job, own, images)
+                group = msgspec.structs.replace(run.groups[name], command=own.command, image="", directory=own.directory)
+                run = msgspec.structs.replace(run, groups={**run.groups, name: group})
     return job if run is job.run else msgspec.structs.replace(job, run=run)
+
+
+def _with_command(job: JobSubmitted, run: JobRun, images: Images) -> JobRun:
+    try:
+        return msgspec.structs.replace(run, command=images.command(run), image="", directory=run.directory or os.getcwd())
+    except NoCommand as error:
+        raise Failure(f"{job.name}: {error}") from None
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
@@ -365,11 +402,36 @@ def _flow(texts: list[str] | None, option: str) -> list[Any]:
     return found
 
 
+def _places(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The constraints that flags set."""
+    found: dict[str, Any] = {"selector": _selector(flags["selector"])}
+    for key, option, reader in (
+        ("any_of", "any-of", read_selector_text),
+        ("prefers", "prefer", read_preference),
+        ("within", "within", read_within),
+        ("spread", "spread", read_spread),
+        ("affinity", "affinity", read_term),
+        ("anti_affinity", "anti-affinity", read_term),
+        ("licences", "licence", read_licence),
+    ):
+        try:
+            read = [reader(text) for text in flags[key] or ()]
+        except BadTerm as error:
+            raise Failure(f"--{option} {error}", USAGE) from None
+        found[key] = dict(read) if key in ("within", "spread", "licences") else read
+    return found
+
+
 def _selector(texts: list[str] | None) -> Any:
-    if not texts:
-        return None
-    if any(text.lstrip().startswith("{") for text in texts):
-        plain = [text for text in texts if not text.lstrip().startswith("{")]
-        written = _flow([text for text in texts if text.lstrip().startswith("{")], "--selector")
-        return [*written, *({"key": key, "values": [value]} for key, value in _pairs(plain, "--selector").items())]
-    return _pairs(texts, "--selector")
+    """A mapping where each requirement is one label with its value, which goes beside a file's own; else a list."""
+    found = _flow([text for text in texts or () if text.lstrip().startswith("{")], "--selector")
+    for text in texts or ():
+        if not text.lstrip().startswith("{"):
+            try:
+                found.extend(read_selector_text(text))
+            except BadTerm as error:
+                raise Failure(f"--selector {error}", USAGE) from None
+    plain = all(isinstance(one, dict) and one.get("op") == "In" and len(one.get("values", ())) == 1 for one in found)
+    return (
+        {one["key"]: one["values"][0] for one in found} if plain and len({one["key"] for one in found}) == len(found) else found
+    )

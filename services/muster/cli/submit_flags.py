@@ -7,6 +7,7 @@ import typer
 
 _TASK = "What each task gets"
 _JOB = "The job"
+_PLACE = "Where it may run"
 _RUN = "What runs"
 
 
@@ -63,10 +64,61 @@ GpuShare = Annotated[str | None, _option("gpu-share", "SHARE", "A share of one G
 GpuMemory = Annotated[str | None, _option("gpu-memory", "SIZE", "The least memory of each GPU, or so much of one.", _TASK)]
 GpuModel = Annotated[list[str] | None, _option("gpu-model", "MODEL", "The model; repeat in order of preference.", _TASK)]
 Selector = Annotated[
-    list[str] | None, _option("selector", "KEY=VALUE", "A label that a node must have; or {key: .., op: ..}; repeat.", _TASK)
+    list[str] | None,
+    _option(
+        "selector", "SELECTOR", "Labels that a node must have: zone=a, 'zone in (a, b)', !spot, generation>3; repeat.", _PLACE
+    ),
+]
+AnyOf = Annotated[list[str] | None, _option("any-of", "SELECTOR", "Repeat: one of these must be met too.", _PLACE)]
+Prefers = Annotated[
+    list[str] | None, _option("prefer", "[WEIGHT:]SELECTOR", "Nodes that are taken first: 10:disk=ssd; repeat.", _PLACE)
 ]
 Tolerations = Annotated[
-    list[str] | None, _option("toleration", "KEY=VALUE:EFFECT", "A taint that is put up with; repeat.", _TASK)
+    list[str] | None,
+    _option(
+        "toleration", "KEY=VALUE:EFFECT", "A taint that is put up with; ' for 300' at its end: so many seconds; repeat.", _PLACE
+    ),
+]
+Numa = Annotated[
+    str | None, _option("numa", "required|preferred", "Devices, CPU and memory of a task are of one NUMA node.", _PLACE)
+]
+Ports = Annotated[list[int] | None, _option("port", "PORT", "A port of its node that a task takes for itself; repeat.", _PLACE)]
+Datasets = Annotated[list[str] | None, _option("dataset", "NAME", "A data set that should be near; repeat.", _PLACE)]
+Within = Annotated[
+    list[str] | None,
+    _option("within", "LEVEL[:preferred]", "All tasks in one rack, zone, block ...: rack, block:preferred.", _PLACE),
+]
+Spread = Annotated[
+    list[str] | None, _option("spread", "LEVEL:MOST", "At most so many tasks in one: node:1, rack:skew=1; repeat.", _PLACE)
+]
+Affinity = Annotated[
+    list[str] | None,
+    _option(
+        "affinity", "SELECTOR[@LEVEL]", "Near a job with these labels: app=cache@rack, app=cache@rack:preferred; repeat.", _PLACE
+    ),
+]
+AntiAffinity = Annotated[
+    list[str] | None, _option("anti-affinity", "SELECTOR[@LEVEL]", "Away from jobs with these labels, likewise; repeat.", _PLACE)
+]
+Exclusive = Annotated[
+    bool | None,
+    typer.Option(
+        "--exclusive/--not-exclusive",
+        help="Whether nothing of another job may share its nodes.",
+        show_default=False,
+        rich_help_panel=_PLACE,
+    ),
+]
+Licences = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--licence",
+        "--license",
+        metavar="NAME[:N]",
+        help="So many of a consumable of the cell; repeat.",
+        show_default=False,
+        rich_help_panel=_PLACE,
+    ),
 ]
 Image = Annotated[str | None, _option("image", "IMAGE", "The container image.", _RUN)]
 Environment = Annotated[list[str] | None, _option("env", "NAME=VALUE", "A variable; NAME alone takes yours; repeat.", _RUN)]

@@ -4,6 +4,7 @@ One table for the door, for `muster convert` and for the reference in `docs/job-
 that is not here does not exist.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -151,11 +152,16 @@ def _toleration(item: Value) -> Toleration:
             effect=effect,
             seconds=fields["seconds"].whole(0, 10**9) if "seconds" in fields else msgspec.UNSET,
         )
-    head, colon, effect = item.string().rpartition(":")
-    if not colon or effect not in EFFECTS:
-        raise item.error(f"must be key=value:Effect, key:Effect or :Effect with one of {', '.join(EFFECTS)}, not {item.said()}")
+    text, _, span = item.string().partition(" for ")
+    head, colon, effect = text.rpartition(":")
+    if not colon or effect not in EFFECTS or (span and not re.fullmatch("[0-9]{1,9}", span)):
+        raise item.error(
+            f"must be key=value:Effect, key:Effect or :Effect with one of {', '.join(EFFECTS)} (and ' for 300', in seconds), "
+            f"not {item.said()}"
+        )
     key, equals, label = head.partition("=")
-    return Toleration(key=key, value=label, any_value=not equals, effect=effect)
+    seconds = int(span) if span else msgspec.UNSET
+    return Toleration(key=key, value=label, any_value=not equals, effect=effect, seconds=seconds)
 
 
 def _write_tolerations(tolerations: tuple[Toleration, ...]) -> list[dict[str, Any]]:

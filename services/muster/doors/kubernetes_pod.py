@@ -7,10 +7,11 @@ others are named.
 import re
 from typing import Any
 
+from muster.doors.kubernetes_classes import Classes
+from muster.doors.kubernetes_places import Places, read_places, read_ports
 from muster.doors.origin import Notices
 from muster.doors.quantities import kubernetes_count, kubernetes_cpu, kubernetes_memory
 from muster.events.base import ENVIRONMENT_MAX_BYTES
-from muster.events.jobs import Requirement, Toleration
 from muster.reading.values import Value
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
@@ -49,6 +50,7 @@ _DONE = frozenset(
         "subdomain",
         "terminationGracePeriodSeconds",
         "tolerations",
+        "topologySpreadConstraints",
         "volumes",
     ]
 )
@@ -67,13 +69,11 @@ _NOT = {
     "runtimeClassName": "the agent's own runtime runs the task",
     "schedulingGates": "a job that is handed in may start at once",
     "securityContext": "a task runs as the agent's runtime runs it",
-    "topologySpreadConstraints": "there are no constraints on spread yet",
 }
 _CONTAINER_HARMLESS = frozenset(
     [
         "imagePullPolicy",
         "name",
-        "ports",
         "resizePolicy",
         "stdin",
         "stdinOnce",
@@ -82,7 +82,7 @@ _CONTAINER_HARMLESS = frozenset(
         "tty",
     ]
 )
-_CONTAINER_DONE = frozenset(["args", "command", "env", "envFrom", "image", "resources", "volumeMounts", "workingDir"])
+_CONTAINER_DONE = frozenset(["args", "command", "env", "envFrom", "image", "ports", "resources", "volumeMounts", "workingDir"])
 _CONTAINER_NOT = {
     "lifecycle": "a task runs its command and nothing else",
     "livenessProbe": "a task lives as long as its process",
@@ -92,9 +92,6 @@ _CONTAINER_NOT = {
     "startupProbe": "a task is started when its process runs",
     "volumeDevices": "a task sees the node's own files",
 }
-_OPS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
-_HOST_LABEL = "kubernetes.io/hostname"
-"""Agents set it to the name of their node."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_.-][A-Za-z0-9_.-]{0,255})\))")
 
 
@@ -108,8 +105,7 @@ class PodRun:
         self.environment: dict[str, str] = {}
         self.environment_lines: dict[str, int] = {}
         self.cpu_milli = self.memory_mib = self.disk_mib = self.gpus = 0
-        self.selector: tuple[Requirement, ...] = ()
-        self.tolerations: tuple[Toleration, ...] = ()
+        self.places = Places()
         self.restart = ""
         self.restart_line = 0
         self.subdomain = False
@@ -117,8 +113,8 @@ class PodRun:
         """Fields of `JobRequest`."""
 
 
-def read_pod(spec: Value, notices: Notices, name: str, labels: dict[str, str]) -> PodRun:
-    """A pod's spec.
+def read_pod(spec: Value, notices: Notices, labels: dict[str, str], classes: Classes) -> PodRun:
+    """A pod's spec. `labels` are its own, and `classes` the priority classes that stand in the file.
 
     Raises:
         DoorError: it makes no sense; with the place.
@@ -139,22 +135,24 @@ def read_pod(spec: Value, notices: Notices, name: str, labels: dict[str, str]) -
     pod.request["grace_us"] = grace * 1_000_000
     if "activeDeadlineSeconds" in fields:
         pod.request["time_limit_us"] = fields["activeDeadlineSeconds"].whole(1, 10**9) * 1_000_000
-    _read_priority(fields, pod, notices)
+    _read_priority(fields, pod, notices, classes)
     pod.subdomain = "subdomain" in fields
-    pod.selector = _read_selector(fields, notices)
-    pod.tolerations = _read_tolerations(fields, notices)
+    pod.places = read_places(fields, notices, labels)
     container = _choose(spec, fields, notices)
     _read_container(container, pod, notices)
+    host_network = "hostNetwork" in fields and fields["hostNetwork"].data is True
+    pod.places.ports = read_ports(container.mapping("a container"), host_network)[:16]
     _name_volumes(container, fields, notices)
     return pod
 
 
-def _read_priority(fields: dict[str, Value], pod: PodRun, notices: Notices) -> None:
+def _read_priority(fields: dict[str, Value], pod: PodRun, notices: Notices, classes: Classes) -> None:
     if "priority" in fields:
         pod.request["priority"] = fields["priority"].whole(-1_000_000_000, 1_000_000_000)
     elif "priorityClassName" in fields:
-        value = fields["priorityClassName"]
-        notices.add(value.line, value.key, f"{value.said()} is not honoured: Muster has no classes; say priority, a number")
+        priority = classes.priority(fields["priorityClassName"], notices)
+        if priority is not None:
+            pod.request["priority"] = priority
     if "preemptionPolicy" in fields and fields["preemptionPolicy"].data == "Never":
         value = fields["preemptionPolicy"]
         notices.add(value.line, value.key, "Never is not honoured: a job of higher priority may preempt")
@@ -286,92 +284,3 @@ def _name_volumes(container: Value, fields: dict[str, Value], notices: Notices) 
         name = entry["name"].scalar_text() if "name" in entry else ""
         if not (name in shared and "emptyDir" in entry):
             notices.add(volume.line, volume.key, f"{name[:80]!r} is not mounted: a task sees the files of its node")
-
-
-def _read_selector(fields: dict[str, Value], notices: Notices) -> tuple[Requirement, ...]:
-    found = []
-    if "nodeSelector" in fields:
-        for key, item in fields["nodeSelector"].mapping("labels").items():
-            found.append(Requirement(key=key, values=(item.scalar_text(),)))
-    if "nodeName" in fields:
-        found.append(Requirement(key=_HOST_LABEL, values=(fields["nodeName"].scalar_text(),)))
-    if "affinity" in fields:
-        affinity = fields["affinity"].mapping("affinity")
-        for key, item in affinity.items():
-            if key == "nodeAffinity":
-                found.extend(_node_affinity(item, notices))
-            else:
-                notices.add(item.line, item.key, "is not honoured: jobs cannot be kept together or apart yet")
-    return tuple(found)
-
-
-def _node_affinity(value: Value, notices: Notices) -> list[Requirement]:
-    found: list[Requirement] = []
-    for key, item in value.mapping("node affinity").items():
-        if key != "requiredDuringSchedulingIgnoredDuringExecution":
-            notices.add(item.line, item.key, "is not honoured: only what is required is")
-            continue
-        required = item.mapping("required terms")
-        terms = required["nodeSelectorTerms"].items("terms") if "nodeSelectorTerms" in required else []
-        if not terms:
-            raise item.error("has no nodeSelectorTerms: it needs at least one")
-        read = [_term(term) for term in terms]
-        merged = _merged(read)
-        if merged is None:
-            notices.add(item.line, item.key, "is not honoured: its terms are alternatives, and a selector cannot say them")
-        else:
-            found.extend(merged)
-    return found
-
-
-def _term(term: Value) -> list[Requirement]:
-    found = []
-    for key, item in term.mapping("a term").items():
-        if key not in ("matchExpressions", "matchFields"):
-            raise item.error("is unknown: a term knows matchExpressions, matchFields")
-        for expression in item.items("expressions"):
-            entry = expression.mapping("an expression")
-            if "key" not in entry or "operator" not in entry:
-                raise expression.error("needs a key and an operator")
-            label = entry["key"].scalar_text()
-            if key == "matchFields":
-                if label != "metadata.name":
-                    raise entry["key"].error("must be metadata.name, the only field that can be matched")
-                label = _HOST_LABEL
-            op: Any = entry["operator"].word(_OPS)
-            values = tuple(one.scalar_text() for one in entry["values"].items("values")) if "values" in entry else ()
-            if bool(values) == (op in ("Exists", "DoesNotExist")):
-                raise expression.error(f"with the operator {op} {'takes no values' if values else 'needs values'}")
-            found.append(Requirement(key=label, op=op, values=values))
-    return found
-
-
-def _merged(terms: list[list[Requirement]]) -> list[Requirement] | None:
-    """One of several terms has to hold. They can be said as one where each only names values of the same label."""
-    if len(terms) == 1:
-        return terms[0]
-    keys = [term[0].key for term in terms if len(term) == 1 and term[0].op == "In"]
-    if len(keys) != len(terms) or any(key != keys[0] for key in keys):
-        return None
-    return [Requirement(key=keys[0], values=tuple(dict.fromkeys(value for term in terms for value in term[0].values)))]
-
-
-def _read_tolerations(fields: dict[str, Value], notices: Notices) -> tuple[Toleration, ...]:
-    found = []
-    for item in fields["tolerations"].items("tolerations") if "tolerations" in fields else []:
-        entry = item.mapping("a toleration")
-        operator = entry["operator"].word(("Equal", "Exists")) if "operator" in entry else "Equal"
-        key = entry["key"].scalar_text() if "key" in entry and entry["key"].data is not None else ""
-        if not key and operator == "Equal":
-            raise item.error("needs a key, or the operator Exists for every key")
-        effect: Any = ""
-        if "effect" in entry and entry["effect"].data not in ("", None):
-            effect = entry["effect"].word(("NoSchedule", "PreferNoSchedule", "NoExecute"))
-        value = entry["value"].scalar_text() if "value" in entry and entry["value"].data is not None else ""
-        if operator == "Exists" and value:
-            raise entry["value"].error("must not stand beside the operator Exists")
-        if "tolerationSeconds" in entry:
-            seconds = entry["tolerationSeconds"]
-            notices.add(seconds.line, seconds.key, "is not honoured: a taint is tolerated for good")
-        found.append(Toleration(key=key, value=value, any_value=operator == "Exists", effect=effect))
-    return tuple(found)

@@ -21,11 +21,12 @@ from muster.doors.fields import (
 )
 from muster.doors.origin import Origin, is_name, submission
 from muster.doors.placing import CONSTRAINT_FIELDS, PLACE_FIELDS
-from muster.events.jobs import Constraints, GroupRequest, JobRequest, JobRun, JobSubmitted
+from muster.events.jobs import Constraints, GroupRequest, GroupRun, JobRequest, JobRun, JobSubmitted
 from muster.reading.values import Value
 
 JOBS_MAX = 10_000
 _PLACE_KEYS = tuple(field.key for field in PLACE_FIELDS)
+_OWN_RUN = tuple(field for field in RUN_FIELDS if field.key in ("command", "image", "environment"))
 ALL_GROUP_KEYS = (*GROUP_KEYS, *_PLACE_KEYS)
 ALL_JOB_KEYS = (*JOB_KEYS, *_PLACE_KEYS, *(field.key for field in CONSTRAINT_FIELDS))
 
@@ -53,11 +54,14 @@ def job_document(job: JobSubmitted) -> dict[str, Any]:
     if len(groups) == 1 and groups[0].name == "task":
         document |= _written_group(groups[0])
     else:
-        document["groups"] = [{"name": group.name} | _written_group(group) for group in groups]
+        own = job.run.groups or {}
+        document["groups"] = [
+            {"name": group.name} | _written_group(group) | _written(_OWN_RUN, own.get(group.name, GroupRun())) for group in groups
+        ]
     document |= _written(RUN_FIELDS, job.run)
     if not job.run.directory:
         del document["directory"]
-        if not job.run.image:
+        if not job.run.image and not any(each.image for each in (job.run.groups or {}).values()):
             document["directory"] = None
     return document
 
@@ -81,16 +85,21 @@ def _job(entry: Value, origin: Origin) -> JobSubmitted:
         items = fields["groups"].items("groups")
         if not 1 <= len(items) <= GROUPS_AT_MOST:
             raise fields["groups"].error(f"must be 1 to {GROUPS_AT_MOST} groups, not {len(items)}")
-        groups = tuple(_group(item, item.known("a group", ALL_GROUP_KEYS), True) for item in items)
+        keys = (*ALL_GROUP_KEYS, *(field.key for field in _OWN_RUN))
+        groups = tuple(_group(item, item.known("a group", keys), True) for item in items)
+        own = {group.name: GroupRun(**_read(_OWN_RUN, item.mapping(""))) for group, item in zip(groups, items, strict=True)}
     else:
         groups = (_group(entry, fields, False),)
+        own = {}
     said = {"job": origin.new_id(), "user": origin.user, "queue": origin.queue, "submitted_us": origin.submitted_us}
     said |= _read(JOB_FIELDS, fields)
     constraints = Constraints(**_read(CONSTRAINT_FIELDS, fields))
     asked = constraints if constraints != Constraints() else UNSET
     said["request"] = JobRequest(groups=groups, constraints=asked, **_read(REQUEST_FIELDS, fields))
     run = _read(RUN_FIELDS, fields)
-    said["run"] = JobRun(**run | {"directory": _directory(run, origin)})
+    own = {name: each for name, each in own.items() if each != GroupRun()}
+    images = run.get("image") or any(each.image for each in own.values())
+    said["run"] = JobRun(**run | {"directory": _directory(run | {"image": images}, origin), "groups": own or UNSET})
     return submission(said, entry.file, entry.line, entry.key)
 
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 from msgspec import UNSET
 
 from muster.doors.fields import Field, read_selector, write_selector
-from muster.events.jobs import Constraints, GroupRequest, JobTerm, Level, Licences, Spread, Within
+from muster.events.jobs import Constraints, GroupRequest, JobTerm, Level, Licences, Preference, Spread, Within
 from muster.reading.values import Value
 
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -70,6 +70,25 @@ def _licences(value: Value) -> tuple[Licences, ...]:
     return tuple(Licences(name=name, count=item.whole(1, COUNT_MAX)) for name, item in value.mapping("licences").items())
 
 
+def _any_of(value: Value) -> Any:
+    return tuple(read_selector(item) for item in value.several()) or UNSET
+
+
+def _preferences(value: Value) -> Any:
+    found = []
+    for item in value.several():
+        fields = item.known("a preference", ["labels", "weight"])
+        if "labels" not in fields:
+            raise item.error("needs the labels that it prefers in labels")
+        weight = fields["weight"].whole(1, 100) if "weight" in fields else 1
+        found.append(Preference(labels=read_selector(fields["labels"]), weight=weight))
+    return tuple(found) or UNSET
+
+
+def _write_preferences(wishes: tuple[Preference, ...]) -> list[dict[str, Any]]:
+    return [{"labels": write_selector(wish.labels)} | ({} if wish.weight == 1 else {"weight": wish.weight}) for wish in wishes]
+
+
 def _ports(value: Value) -> Any:
     return tuple(item.whole(1, 65_535) for item in value.several()) or UNSET
 
@@ -126,6 +145,22 @@ CONSTRAINT_FIELDS = (
     ),
 )
 PLACE_FIELDS = (
+    _field(
+        "any_of",
+        GroupRequest,
+        "list of selectors",
+        "Selectors of which a node must meet one, beside `selector`.",
+        _any_of,
+        lambda terms: [write_selector(term) for term in terms],
+    ),
+    _field(
+        "prefers",
+        GroupRequest,
+        "{labels, weight}, or a list",
+        "Of the nodes that would do, those that meet most, by `weight` (1 to 100; 1), are taken first.",
+        _preferences,
+        _write_preferences,
+    ),
     _field(
         "numa",
         GroupRequest,

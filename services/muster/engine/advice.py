@@ -97,8 +97,8 @@ def _changes(state: State, job: Job) -> Iterator[Change]:
         yield "if one NUMA node were only preferred", _each(request, numa=UNSET)
     if any(group.ports for group in request.groups):
         yield "if it named no ports", _each(request, ports=UNSET)
-    if any(group.selector for group in request.groups):
-        yield "if it had no selector", _each(request, selector=())
+    if any(group.selector or group.any_of for group in request.groups):
+        yield "if it had no selector", _each(request, selector=(), any_of=UNSET)
     if any(group.gpu_models for group in request.groups):
         yield "if it took any model of GPU", _each(request, gpu_models=())
     taints: dict[Taint, None] = {}

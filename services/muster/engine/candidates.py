@@ -13,8 +13,10 @@ from muster.cluster.shapes import Shape
 from muster.engine.filters import FILTERS, Filter
 from muster.engine.nodeindex import NodeIndex
 from muster.engine.scores import STATIC, StaticScore
+from muster.engine.scores.preferred import Preferred
 from muster.events.operations import Policy
 
+PREFERRED: Final = Preferred()
 SHAPES_MAX: Final = 8192
 MASKS_MAX: Final = 256
 
@@ -95,6 +97,8 @@ class CandidateCache:
         tiers = [(0, found.bits)]
         for score, weight in self.scores:
             tiers = _split(tiers, score, weight, index, shape)
+        if shape.prefers:
+            tiers = _split(tiers, PREFERRED, 1, index, shape)
         tiers.sort(key=lambda tier: -tier[0])
         found.tiers = tiers
         found.altered = altered

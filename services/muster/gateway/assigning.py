@@ -102,6 +102,7 @@ def _told(node: Node, task: Task, local_rank: int, known: Known) -> AgentTask:
     attempt = task.attempt
     instance = attempt.instance
     job = instance.job
+    group = job.request.groups[task.group].name
     item = assigned(task)
     return AgentTask(
         job=job.id,
@@ -116,12 +117,12 @@ def _told(node: Node, task: Task, local_rank: int, known: Known) -> AgentTask:
         since=item.since,
         devices=task.devices,
         device_uuids=tuple([node.devices[index].uuid for index in task.devices]),
-        group=job.request.groups[task.group].name,
+        group=group,
         group_rank=task.rank - sum([group.count for group in job.request.groups[: task.group]]),
         local_rank=local_rank,
         ranks=known.ranks,
         master=_master(attempt),
-        run=job.run,
+        run=job.run.of(group),
         request=job.request,
         retries=instance.retries,
         secret=known.secret,

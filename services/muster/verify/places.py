@@ -41,6 +41,9 @@ def node_fault(world: World, job: Job, node: Node, group: GroupRequest) -> str:
     for requirement in group.selector:
         if not meets(node.spec.labels.get(requirement.key), requirement):
             return f"labels of {node.name}: {group.name} wants {requirement.key} {requirement.op} {list(requirement.values)}"
+    labels = node.spec.labels
+    if group.any_of and not any(all(meets(labels.get(one.key), one) for one in term) for term in group.any_of):
+        return f"labels of {node.name} meet none of the {len(group.any_of)} selectors in any_of of {group.name}"
     return ""
 
 

@@ -10,6 +10,7 @@ from muster.cli.output import UNREADABLE, USAGE, Failure
 from muster.cli.submit import Exported, read_jobs
 from muster.doors import DoorError
 from muster.doors.fields import JOB_FIELDS, REQUEST_FIELDS, RUN_FIELDS, TASK_FIELDS
+from muster.doors.placing import CONSTRAINT_FIELDS, PLACE_FIELDS
 from muster.events.jobs import Requirement
 
 SCRIPT = "#!/bin/bash\n#SBATCH -J two\n#SBATCH --nodes=2\n#SBATCH --export=ALL,MY_TOKEN\n#SBATCH --mail-type=ALL\nsrun hostname\n"
@@ -19,8 +20,10 @@ def test_every_field_of_a_job_has_a_flag(capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setenv("COLUMNS", "250")
     assert run(["submit", "--help"]) == 0
     flags = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
-    called = {"labels": "label", "environment": "env", "tolerations": "toleration", "command": "wait"}
-    keys = [field.key for field in (*JOB_FIELDS, *REQUEST_FIELDS, *TASK_FIELDS, *RUN_FIELDS)]
+    called = {"labels": "label", "environment": "env", "tolerations": "toleration", "command": "wait", "prefers": "prefer"}
+    called |= {"ports": "port", "datasets": "dataset", "licences": "licence"}
+    tables = (JOB_FIELDS, REQUEST_FIELDS, TASK_FIELDS, PLACE_FIELDS, CONSTRAINT_FIELDS, RUN_FIELDS)
+    keys = [field.key for table in tables for field in table]
     assert [key for key in keys if called.get(key, key).replace("_", "-") not in flags] == []
 
 

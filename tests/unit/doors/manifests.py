@@ -55,7 +55,7 @@ spec:
             "command": ("/bin/bash", "-c", "sleep 3600"),
             "tolerations": [("nvidia.com/gpu", "", True, "NoSchedule"), ("sku", "gpu", False, ""), ("", "", True, "")],
         },
-        ["spec.runtimeClassName", "spec.tolerations[2].tolerationSeconds"],
+        ["spec.runtimeClassName"],
     ),
     "pod-node-selector": (
         """
@@ -122,7 +122,7 @@ spec:
         {"selector": [("gpu-type", "In", ("1080Ti", "2080Ti"))]},
         [],
     ),
-    "pod-affinity-that-cannot-be-said": (
+    "pod-affinity-alternatives": (
         """
 apiVersion: v1
 kind: Pod
@@ -139,13 +139,8 @@ spec:
   topologySpreadConstraints: []
   containers: [{name: c, image: x}]
 """,
-        {"selector": []},
-        [
-            "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
-            "spec.affinity.podAntiAffinity",
-            "spec.topologySpreadConstraints",
-        ],
+        {"selector": [], "any_of": [[("a", "Exists", ())], [("b", "Exists", ())]], "prefers": []},
+        [],
     ),
     "pod-with-volumes": (
         """
@@ -322,8 +317,8 @@ spec:
   template:
     spec: {restartPolicy: Never, containers: [{name: c, image: x}]}
 """,
-        {"array": 8, "count": 1, "time_s": 3600, "environment": {"MUSTER_DOOR": "kubernetes"}},
-        ["spec.parallelism"],
+        {"array": 8, "at_once": 2, "count": 1, "time_s": 3600, "environment": {"MUSTER_DOOR": "kubernetes"}},
+        [],
     ),
     "job-work-queue": (
         """

@@ -21,7 +21,9 @@ from muster.doors.origin import is_name
 from muster.events.codec import decode_input, encode_entry
 from tests.unit.doors.manifests import MANIFESTS
 from tests.unit.doors.scripts import SCRIPTS
+from tests.unit.doors.test_kubernetes_places import MEMBERS, VOLCANO
 
+MEMBER = {"scheduling.x-k8s.io/pod-group": "g"}
 MIB = 1024 * 1024
 LINE_END = re.compile(rb"\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 """What YAML ends a line with."""
@@ -61,6 +63,8 @@ PIECES = st.sampled_from(
     [
         *(script.encode() for script, _, _ in SCRIPTS.values()),
         *(manifest.encode() for manifest, _, _ in MANIFESTS.values()),
+        MEMBERS.encode(),
+        VOLCANO.encode(),
         b'name: a\ngpus: 1\ngpu_share: "0.5"\ncommand: x\n',
     ]
 )
@@ -143,8 +147,13 @@ POD_KEYS = (
     "priority",
     "restartPolicy",
     "activeDeadlineSeconds",
+    "topologySpreadConstraints",
+    "priorityClassName",
+    "hostNetwork",
 )
-CONTAINER_KEYS = ("image", "command", "args", "env", "resources", "volumeMounts", "workingDir")
+CONTAINER_KEYS = ("image", "ports", "command", "args", "env", "resources", "volumeMounts", "workingDir")
+VOLCANO_KEYS = ("minAvailable", "maxRetry", "queue", "policies", "plugins", "priorityClassName")
+TASK_KEYS = ("name", "replicas", "minAvailable", "policies", "template")
 JOB_KEYS = ("parallelism", "completions", "completionMode", "backoffLimit", "suspend", "template")
 
 
@@ -162,6 +171,29 @@ def test_any_value_in_a_manifest_is_taken_or_its_error_has_a_place(pod: object, 
         {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": spec},
     ):
         opens_or_says_where(json.dumps(document).encode())
+
+
+@SLOW
+@given(
+    st.dictionaries(st.sampled_from(VOLCANO_KEYS), VALUES, max_size=3),
+    st.lists(st.dictionaries(st.sampled_from(TASK_KEYS), VALUES, max_size=3), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from(("minMember", "queue", "value")), VALUES, max_size=2),
+)
+def test_any_value_in_a_gang_is_taken_or_its_error_has_a_place(spec: object, tasks: object, group: object) -> None:
+    pod = {"spec": {"containers": [{"image": "x"}]}}
+    whole = [{"template": pod} | task for task in tasks]  # type: ignore[attr-defined]
+    kinds = [{"kind": "PodGroup", "spec": group}, {"kind": "PriorityClass"} | dict(group)]  # type: ignore[call-overload]
+    documents: list[object] = [
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "a"},
+            "spec": {"tasks": whole} | dict(spec),
+        },  # type: ignore[call-overload]
+        *({"apiVersion": "v1", "metadata": {"name": "g"}} | kind for kind in kinds),
+        *({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": MEMBER}} | pod for name in ("p", "q")),
+    ]
+    opens_or_says_where(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}).encode())
 
 
 @SLOW

@@ -72,6 +72,18 @@ def test_every_requirement_must_be_met() -> None:
     assert passing("selector", group(selector=both), *nodes) == ["b"]
 
 
+def test_one_of_the_alternatives_must_be_met_too() -> None:
+    one = ((Requirement(key="zone", values=("x",)),), (Requirement(key="disk", op="Exists"), Requirement(key="net", op="Exists")))
+    nodes = [
+        node("a", labels={"zone": "x"}),
+        node("b", labels={"disk": ""}),
+        node("c", labels={"disk": "", "net": ""}),
+        node("d"),
+    ]
+    assert passing("selector", group(any_of=one), *nodes) == ["a", "c"]
+    assert passing("selector", group(any_of=one, selector=(Requirement(key="disk", op="Exists"),)), *nodes) == ["c"]
+
+
 # Taints
 
 

@@ -10,6 +10,7 @@ from muster.events.jobs import (
     GroupRequest,
     JobCancelRequested,
     JobReprioritised,
+    Requirement,
     Toleration,
 )
 from muster.events.nodes import (
@@ -148,6 +149,13 @@ def a_job_is_not_put_again_where_it_failed(bad: bool) -> Story:
 @case("device")
 def a_task_gets_as_many_devices_as_it_asks_for(bad: bool) -> Story:
     return Story().node("a").submit("j", GroupRequest(gpus=2)).bind("j", at(0, 0, *((0,) if bad else (0, 1))))
+
+
+@case("node")
+def one_of_the_alternatives_is_met(bad: bool) -> Story:
+    terms = ((Requirement(key="k", values=("x",)),), (Requirement(key="k", values=("y",)), Requirement(key="m", op="Exists")))
+    story = Story().node("a", labels={"k": "y"} if bad else {"k": "y", "m": ""})
+    return story.submit("j", GroupRequest(gpus=1, any_of=terms)).bind("j", at(0, 0, 0))
 
 
 @case("device")

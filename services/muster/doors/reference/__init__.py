@@ -53,7 +53,10 @@ selector:
   - {key: zone, op: In, values: [a, b]}         # In, NotIn, Exists, DoesNotExist, Gt, Lt
   - {key: spot, op: DoesNotExist}
 ---
-tolerations: ["dedicated=ml:NoSchedule", "spot:NoExecute", ":NoSchedule"]
+any_of: [{zone: a}, [{key: generation, op: Gt, values: ["3"]}]]      # one of these must be met
+prefers: [{labels: {disk: ssd}, weight: 10}, {labels: {net: fast}}]  # and these are taken first
+---
+tolerations: ["dedicated=ml:NoSchedule", "spot:NoExecute for 300", ":NoSchedule"]
 ---
 tolerations:
   - {key: dedicated, value: ml, effect: NoSchedule}   # no value: every value; no effect: every effect; no key: every key
@@ -62,13 +65,14 @@ tolerations:
 ## Groups
 
 A job whose tasks are not alike has `groups` instead of fields of its own for tasks. It is still one gang: all groups start
-together, each with at least its `min`.
+together, each with at least its `min`. A group may have a `command`, an `image` and an `environment` of its own; what it does not
+say is the job's, and its variables are added.
 
 ```yaml
 name: train-with-head
 success: head
 groups:
-  - {name: head, cpu: 4, memory: 16Gi}
+  - {name: head, cpu: 4, memory: 16Gi, command: [python, serve.py], environment: {ROLE: head}}
   - {name: worker, count: 4, min: 2, gpus: 8, memory: 512Gi}
 command: [python, train.py]
 ```

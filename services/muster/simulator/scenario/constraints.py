@@ -25,6 +25,18 @@ def read_requirements(value: Value) -> list[dict[str, Any]]:
     return result
 
 
+def read_preferences(value: Value) -> list[dict[str, Any]]:
+    """`{labels, weight}`, or several."""
+    result = []
+    for item in value.several():
+        fields = item.known("a preference", ["labels", "weight"])
+        if "labels" not in fields:
+            raise item.error("needs the labels that it prefers in labels")
+        weight = {"weight": fields["weight"].whole()} if "weight" in fields else {}
+        result.append({"labels": read_requirements(fields["labels"])} | weight)
+    return result
+
+
 def _within(value: Value) -> list[dict[str, Any]]:
     return [
         {"level": _level(key, item), "required": item.word(("required", "preferred")) == "required"}

@@ -18,7 +18,7 @@ from muster.events.nodes import Taint
 from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
 from muster.scheduler.shipped import STEERING, named
-from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_requirements
+from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_preferences, read_requirements
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
@@ -191,6 +191,8 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "disk": ("disk_mib", lambda value: _number(read_memory(value))),
     "gpu_model": ("gpu_models", _models),
     "selector": ("selector", read_requirements),
+    "any_of": ("any_of", lambda value: [read_requirements(item) for item in value.several()]),
+    "prefers": ("prefers", read_preferences),
     "tolerations": ("tolerations", _tolerations),
     "numa": ("numa", lambda value: value.word(("required", "preferred"))),
     "ports": ("ports", lambda value: [item.whole() for item in value.several()]),

@@ -266,6 +266,8 @@ def unfit(instance: Instance, group: GroupRequest, node: Node, placement: Placem
     for requirement in group.selector:
         if not _meets(requirement, node.spec.labels):
             return f"the selector's {requirement.key} is not met"
+    if group.any_of and not any(all(_meets(one, node.spec.labels) for one in term) for term in group.any_of):
+        return "none of the selectors in any_of is met"
     if placement is not None:
         wanted = group.gpus or int(bool(group.gpu_milli or group.gpu_memory_mib))
         if len(dict.fromkeys(placement.devices)) != wanted:

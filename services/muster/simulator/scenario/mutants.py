@@ -28,11 +28,13 @@ from muster.engine.caps import Caps
 from muster.engine.emit import Emitter
 from muster.engine.filters import FILTERS, JOB_FILTERS
 from muster.engine.filters.resources import ResourcesFilter
+from muster.engine.filters.selector import SelectorFilter
 from muster.engine.limits import Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
 from muster.engine.reserved import Reserved
 from muster.engine.scores import HOLDINGS, STATIC
+from muster.engine.scores.preferred import Preferred
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
 from muster.events.jobs import Dependency, JobCancelRequested, JobReprioritised
@@ -440,6 +442,8 @@ MUTANTS: dict[str, Mutant] = {
         for name, made in HOLDINGS.items()
         if name not in ON_A_BOARD
     },
+    "no-alternatives": _instead(SelectorFilter, "meets_one", lambda self, shape, labels: True),
+    "no-preferences": _instead(Preferred, "split", _in_one_tier),
     "taints-for-ever": _instead(Shape, "tolerated_us", lambda self, taint: None),
     "no-gate": lambda: mock.patch("muster.engine.step.gate", return_value=""),
     "no-domains": _instead(Bound, "_split", _one_domain_for_all),
