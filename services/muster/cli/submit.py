@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -405,7 +405,7 @@ def _flow(texts: list[str] | None, option: str) -> list[Any]:
 def _places(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The constraints that flags set."""
     found: dict[str, Any] = {"selector": _selector(flags["selector"])}
-    for key, option, reader in (
+    readers: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
         ("any_of", "any-of", read_selector_text),
         ("prefers", "prefer", read_preference),
         ("within", "within", read_within),
@@ -413,7 +413,8 @@ def _places(flags: Mapping[str, Any]) -> dict[str, Any]:
         ("affinity", "affinity", read_term),
         ("anti_affinity", "anti-affinity", read_term),
         ("licences", "licence", read_licence),
-    ):
+    )
+    for key, option, reader in readers:
         try:
             read = [reader(text) for text in flags[key] or ()]
         except BadTerm as error:

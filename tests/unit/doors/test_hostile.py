@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -179,18 +180,15 @@ def test_any_value_in_a_manifest_is_taken_or_its_error_has_a_place(pod: object, 
     st.lists(st.dictionaries(st.sampled_from(TASK_KEYS), VALUES, max_size=3), min_size=1, max_size=3),
     st.dictionaries(st.sampled_from(("minMember", "queue", "value")), VALUES, max_size=2),
 )
-def test_any_value_in_a_gang_is_taken_or_its_error_has_a_place(spec: object, tasks: object, group: object) -> None:
+def test_any_value_in_a_gang_is_taken_or_its_error_has_a_place(
+    spec: dict[str, Any], tasks: list[dict[str, Any]], group: dict[str, Any]
+) -> None:
     pod = {"spec": {"containers": [{"image": "x"}]}}
-    whole = [{"template": pod} | task for task in tasks]  # type: ignore[attr-defined]
-    kinds = [{"kind": "PodGroup", "spec": group}, {"kind": "PriorityClass"} | dict(group)]  # type: ignore[call-overload]
-    documents: list[object] = [
-        {
-            "apiVersion": "batch.volcano.sh/v1alpha1",
-            "kind": "Job",
-            "metadata": {"name": "a"},
-            "spec": {"tasks": whole} | dict(spec),
-        },  # type: ignore[call-overload]
-        *({"apiVersion": "v1", "metadata": {"name": "g"}} | kind for kind in kinds),
+    whole = [{"template": pod} | task for task in tasks]
+    documents = [
+        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "a"}, "spec": {"tasks": whole} | spec},
+        {"apiVersion": "v1", "kind": "PodGroup", "metadata": {"name": "g"}, "spec": group},
+        {"apiVersion": "v1", "kind": "PriorityClass", "metadata": {"name": "h"}} | group,
         *({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": MEMBER}} | pod for name in ("p", "q")),
     ]
     opens_or_says_where(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}).encode())
