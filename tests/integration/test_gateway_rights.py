@@ -28,6 +28,7 @@ READS = (
     "GET /v1/jobs/{job}/explain",
     "GET /v1/jobs/{job}/output",
     "GET /v1/jobs/{job}/why-not/{node}",
+    "GET /v1/catalogue",
     "GET /v1/nodes",
     "GET /v1/nodes/{name}",
     "GET /v1/queues",
@@ -40,6 +41,7 @@ OPERATES = (
     "POST /v1/nodes/{name}/{operation}",
     "PUT /v1/policy",
     "PUT /v1/licences",
+    "PUT /v1/catalogue",
     "PUT /v1/queues/{queue}",
     "DELETE /v1/queues/{queue}",
 )

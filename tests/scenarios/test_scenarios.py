@@ -132,6 +132,9 @@ NOTICED_BY = {
     "no-score-data-locality": "score-locality",
     "no-alternatives": "selector-alternatives",
     "no-preferences": "selector-preferred",
+    "no-catalogue": "capability-least",
+    "most-capable-first": "capability-least",
+    "no-sizes": "capability-sizes",
     "taints-for-ever": "taint-for-a-while",
     "no-score-model-preference": "model-preference",
 }

@@ -16,6 +16,7 @@ import msgspec
 from muster.client.channel import Reported
 from muster.client.errors import ClientError, NotKnown, Refused, Unavailable
 from muster.client.life import Entry, Life, Outcome
+from muster.events.catalogue import CatalogueSet
 from muster.events.cloudevents import Input
 from muster.events.codec import UnknownKind, decode_entry, encode
 from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
@@ -113,6 +114,8 @@ class HttpChannel:
             answer = await self._send("PUT", "/policy", content=encode(event.policy))
         elif isinstance(event, LicencesSet):
             answer = await self._send("PUT", "/licences", content=msgspec.json.encode({"licences": event.licences}))
+        elif isinstance(event, CatalogueSet):
+            answer = await self._send("PUT", "/catalogue", content=msgspec.json.encode({"models": event.models}))
         elif (verb := VERBS.get(type(event))) is not None:
             answer = await self._post(f"/nodes/{_part(event.node)}/{verb}", b"")  # type: ignore[union-attr]
         else:

@@ -17,6 +17,8 @@ INT_MAX = 2**53
 
 TASKS_MAX = 100_000
 GROUPS_MAX = 64
+MODELS_MAX = 256
+"""Models of GPU that a group may name, and that a catalogue may hold."""
 LABELS_MAX = 64
 BODY_MAX_BYTES = 256 * 1024
 ENVIRONMENT_MAX_BYTES = 64 * 1024

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from muster.events.base import BODY_MAX_BYTES, Event
+from muster.events.catalogue import CatalogueSet
 from muster.events.codec import digest
 from muster.events.edge import REPORT_MAX_BYTES, Malformed, unique
 from muster.events.entries import BAD_BYTES, encode
@@ -68,6 +69,7 @@ KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
         ReservationSet,
         ReservationRemoved,
         LicencesSet,
+        CatalogueSet,
     ),
     TELEMETRY: (GpusSampled,),
 }
@@ -157,7 +159,7 @@ def key_of(event: Input) -> str:
         return "queues"
     if isinstance(event, ReservationSet | ReservationRemoved):
         return "reservations"
-    return {"PolicySet": "policy", "LicencesSet": "licences"}.get(type(event).__name__, "lease")
+    return {"PolicySet": "policy", "LicencesSet": "licences", "CatalogueSet": "catalogue"}.get(type(event).__name__, "lease")
 
 
 def to_message(topic: str, event: Input, source: str, id: str, time_us: int) -> tuple[list[tuple[str, bytes]], bytes]:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from muster.events.base import (
     GROUPS_MAX,
+    MODELS_MAX,
     Event,
     InstanceIndex,
     JobKey,
@@ -25,6 +26,7 @@ from muster.events.base import (
     TaskMinimum,
     Text,
 )
+from muster.events.catalogue import Bandwidth, Capability
 
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
@@ -129,7 +131,7 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     gpus: Annotated[int, Meta(ge=0, le=64)] = 0
     gpu_milli: Annotated[int, Meta(ge=0, le=999)] = 0
     gpu_memory_mib: Quantity = 0
-    gpu_models: Annotated[tuple[Label, ...], Meta(max_length=16)] = ()
+    gpu_models: Annotated[tuple[Label, ...], Meta(max_length=MODELS_MAX)] = ()
     """In order of preference; empty means any."""
     selector: Annotated[tuple[Requirement, ...], Meta(max_length=32)] = ()
     tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=32)] = ()
@@ -145,6 +147,10 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     """Selectors of which a node meets one at least, beside `selector`."""
     prefers: Annotated[tuple[Preference, ...], Meta(max_length=16)] | UnsetType = UNSET
     """Of the nodes that would do, those of the most weight are taken first."""
+    gpu_capability: Capability | UnsetType = UNSET
+    """The least compute capability of its devices. The cell's catalogue says which models have it when the job is submitted."""
+    gpu_bandwidth: Bandwidth | UnsetType = UNSET
+    """The least memory bandwidth of its devices, likewise."""
 
 
 class Dependency(Part, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ A kind is the name of its class. A new optional field is an addition and keeps t
 version and an upcaster in `muster.events.upcast`.
 """
 
-from muster.events import decisions, jobs, nodes, operations, queues, reservations
+from muster.events import catalogue, decisions, jobs, nodes, operations, queues, reservations
 from muster.events.base import Event
 
 INPUTS: dict[str, type[Event]] = {
@@ -33,6 +33,7 @@ INPUTS: dict[str, type[Event]] = {
         reservations.ReservationSet,
         reservations.ReservationRemoved,
         operations.LicencesSet,
+        catalogue.CatalogueSet,
         operations.LossAccepted,
         operations.InputRefused,
         operations.EntryQuarantined,

@@ -27,6 +27,7 @@ from muster.cluster.check import broken
 from muster.cluster.evolve_jobs import enqueue
 from muster.cluster.state import State
 from muster.events.base import Event
+from muster.events.catalogue import CatalogueSet
 from muster.events.operations import EntryQuarantined, InputRefused, LeaseExtended, LicencesSet, LossAccepted, PolicySet
 from muster.events.record import Cycle, TermStarted
 
@@ -160,6 +161,10 @@ def _licences_set(state: State, event: LicencesSet) -> None:
     state.wakes += 1
 
 
+def _catalogue_set(state: State, event: CatalogueSet) -> None:
+    state.catalogue = event.models
+
+
 def _nothing(state: State, event: InputRefused | EntryQuarantined | LossAccepted) -> None:
     """It is written down and changes nothing."""
 
@@ -175,6 +180,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     LicencesSet: _licences_set,
+    CatalogueSet: _catalogue_set,
     InputRefused: _nothing,
     LossAccepted: _nothing,
     EntryQuarantined: _nothing,

@@ -7,7 +7,7 @@ and emptied by the decision.
 from collections.abc import Callable
 from typing import Any
 
-from muster.cluster import dependencies
+from muster.cluster import catalogue, dependencies
 from muster.cluster.charging import charge_attempt, enter_queue, leave_queue, uncharge_attempt
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_tasks import limit_of, on_broken_device, release, set_immune, set_timer, short_of_members, succeeded
@@ -41,7 +41,7 @@ from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitte
 def _job_submitted(state: State, event: JobSubmitted) -> None:
     if event.job in state.jobs:
         return
-    request = event.request
+    request = catalogue.resolved(state.catalogue, event.request)
     job = state.jobs[event.job] = job_of(
         event.job,
         event.name,

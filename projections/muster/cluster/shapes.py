@@ -26,6 +26,7 @@ class Shape:
 
     __slots__ = (
         "any_of",
+        "asks",
         "cpu_level",
         "cpu_milli",
         "datasets",
@@ -60,6 +61,8 @@ class Shape:
         self.gpu_memory_mib: int = group.gpu_memory_mib
         self.gpu_models: tuple[str, ...] = group.gpu_models
         self.selector: tuple[Requirement, ...] = group.selector
+        self.asks: str = asked(group)
+        """What its devices can do at least, in words; empty where it does not say. Its models are those that can."""
         self.any_of: tuple[tuple[Requirement, ...], ...] = group.any_of or ()
         self.prefers: tuple[Preference, ...] = group.prefers or ()
         self.tolerations: tuple[Toleration, ...] = group.tolerations
@@ -97,6 +100,16 @@ class Shape:
         """
         memory = device_memory_mib or 1
         return self.gpu_milli * memory if self.gpu_milli else self.gpu_memory_mib * 1000
+
+
+def asked(group: GroupRequest) -> str:
+    """What a group asks of its devices, in words."""
+    parts = []
+    if group.gpu_capability is not UNSET:
+        parts.append(f"compute capability {group.gpu_capability // 10}.{group.gpu_capability % 10}")
+    if group.gpu_bandwidth is not UNSET:
+        parts.append(f"{group.gpu_bandwidth} GB/s")
+    return " and ".join(parts)
 
 
 _ALWAYS: Final = frozenset(

@@ -118,6 +118,7 @@ def encode(state: State) -> bytes:
             limits=tuple([(j.id, j.limit_us) for j in jobs if j.limit_us is not None and j.request.time_limit_us is None]),
             plans=plans,
             licences=tuple(state.licences.items()),
+            catalogue=state.catalogue,
             evictions=evictions,
             usage=_usage_out(state.tree),
             reservations=tuple([ReservationRow(r.spec, r.made_us, r.at, r.pieces) for r in state.reservations.by_name.values()]),
@@ -189,6 +190,7 @@ def decode(data: bytes) -> State:
     state.licences = dict(snapshot.licences)
     for said in snapshot.reservations:
         state.reservations.put(Reservation(said.spec, said.made_us, said.at, said.pieces))
+    state.catalogue = snapshot.catalogue
     for job_id, index, taints in snapshot.evictions:
         attempt = state.jobs[job_id].instances[index].attempt
         if attempt is not None:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from muster.events.catalogue import DeviceModel
 from muster.events.decisions import AttemptRef, Piece, Placement
 from muster.events.jobs import Dependency, JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
@@ -171,6 +172,7 @@ class StateRow(Row):
     """Time limits of jobs that did not ask for one, by job, in the order of jobs."""
     plans: tuple[PlanRow, ...]
     licences: tuple[tuple[str, int], ...]
+    catalogue: tuple[DeviceModel, ...]
     evictions: tuple[tuple[str, int, tuple[tuple[int, str, str, int], ...]], ...]
     """Job and instance; then row, key and value of a taint that is put up with for a while, and until when."""
     usage: tuple[tuple[str, str, int, int], ...] = ()

@@ -12,6 +12,7 @@ from muster.cluster.queues import PendingQueue
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.reservations import Reservations
 from muster.cluster.timers import Timers
+from muster.events.catalogue import DeviceModel
 from muster.events.decisions import Placement
 from muster.events.operations import Policy
 
@@ -45,6 +46,7 @@ class State:
         "at_us",
         "back",
         "beat_us",
+        "catalogue",
         "cell",
         "dated",
         "deferred",
@@ -91,6 +93,8 @@ class State:
         """When the last beat was."""
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger()
+        self.catalogue: tuple[DeviceModel, ...] = ()
+        """What models of GPU can do, for jobs that ask for that."""
         self.licences: dict[str, int] = {}
         """How many of each consumable the cell has."""
         self.retired: dict[str, tuple[tuple[str, str], ...]] = {}

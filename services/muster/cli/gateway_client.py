@@ -19,6 +19,7 @@ import typer
 
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
+from muster.events.catalogue import DeviceModel
 from muster.events.jobs import JobSubmitted
 from muster.events.operations import Policy
 from muster.events.queues import QueueSet
@@ -60,6 +61,12 @@ class Accepted(msgspec.Struct, frozen=True):
     """It is recorded, in this cycle or one before it."""
 
     cycle: int = 0
+
+
+class Models(msgspec.Struct, frozen=True):
+    """The device catalogue."""
+
+    models: tuple[DeviceModel, ...]
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -215,6 +222,15 @@ class Gateway:
         """Decide by it from the next cycle on."""
         headers = {"Content-Type": "application/json"}
         return self._send("PUT", "/policy", Accepted, content=msgspec.json.encode(policy), headers=headers)
+
+    def catalogue(self) -> tuple[DeviceModel, ...]:
+        """The models of GPU that the cell knows."""
+        return self._get("/catalogue", Models).models
+
+    def set_catalogue(self, models: tuple[DeviceModel, ...]) -> Accepted:
+        """From here on it knows these."""
+        headers = {"Content-Type": "application/json"}
+        return self._send("PUT", "/catalogue", Accepted, content=msgspec.json.encode({"models": models}), headers=headers)
 
     def node(self, name: str, at: int = 0) -> NodeShown:
         """One node."""

@@ -37,6 +37,7 @@ COMMANDS = {
     "queues": "muster.cli.queues",
     "apply": "muster.cli.apply",
     "policy": "muster.cli.policy",
+    "catalogue": "muster.cli.catalogue",
     "logs": "muster.cli.logs",
     "cancel": "muster.cli.cancel",
     "cordon": "muster.cli.operations",
@@ -58,7 +59,7 @@ COMMANDS = {
     "token": "muster.cli.token",
     "version": "muster.cli.version",
 }
-GROUPS = ("simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history", "policy")
+GROUPS = ("catalogue", "simulate", "scenario", "bench", "slurm", "bus", "agent", "telemetry", "token", "history", "policy")
 """Commands that have commands of their own."""
 
 

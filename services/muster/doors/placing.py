@@ -6,6 +6,7 @@ from msgspec import UNSET
 
 from muster.doors.fields import Field, read_selector, write_selector
 from muster.events.jobs import Constraints, GroupRequest, JobTerm, Level, Licences, Preference, Spread, Within
+from muster.reading.catalogue import read_bandwidth, read_capability, write_capability
 from muster.reading.values import Value
 
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -145,6 +146,22 @@ CONSTRAINT_FIELDS = (
     ),
 )
 PLACE_FIELDS = (
+    _field(
+        "gpu_capability",
+        GroupRequest,
+        "decimal",
+        "The least compute capability of its GPUs (`8.0`); the cell's catalogue knows the models.",
+        read_capability,
+        write_capability,
+    ),
+    _field(
+        "gpu_bandwidth",
+        GroupRequest,
+        "GB/s",
+        "The least memory bandwidth of its GPUs: `2000`, `3.35TB/s`.",
+        read_bandwidth,
+        int,
+    ),
     _field(
         "any_of",
         GroupRequest,

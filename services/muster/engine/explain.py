@@ -23,6 +23,7 @@ from muster.engine.bounded import kept_off, short_in
 from muster.engine.deadline import about as about_deadline
 from muster.engine.eta import eta
 from muster.engine.fairtree import used_ppm, weight_ppm
+from muster.engine.filters.model import named
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
@@ -305,7 +306,7 @@ def _wants(shape: Shape) -> str:
         parts.append(f"{shape.gpu_memory_mib} MiB of GPU memory")
     parts.append(f"{shape.cpu_milli} milli-CPU")
     parts.append(f"{shape.memory_mib} MiB")
-    return " ".join([", ".join(parts), *([f"on {' or '.join(shape.gpu_models)}"] if shape.gpu_models else [])])
+    return " ".join([", ".join(parts), *([f"on {named(shape)}"] if shape.gpu_models else [])])
 
 
 def _filtered(state: State, placer: Placer, shape: Shape, group: str, avoided: int) -> tuple[list[Reason], int]:

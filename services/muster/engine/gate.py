@@ -5,12 +5,15 @@ It is asked once a job, in the cycle of its submission. That no node is large en
 
 from typing import Final
 
+from muster.cluster.catalogue import NONE_SUFFICES
 from muster.cluster.dependencies import cycle
 from muster.cluster.jobs import Job
 from muster.cluster.queuetree import DEFAULT, QueueTree
+from muster.cluster.shapes import asked
 from muster.cluster.state import State
 from muster.engine.filters import JOB_FILTERS
 from muster.engine.policies import job_filters
+from muster.events.jobs import GroupRequest
 
 NAMED_MAX: Final = 20
 
@@ -28,6 +31,9 @@ def gate(state: State, job: Job) -> str:
     way = cycle(state, job)
     if way:
         return f"it waits for itself: {' after '.join(way)}"[:1024]
+    for group in job.request.groups:
+        if group.gpu_models == NONE_SUFFICES:
+            return _no_model(state, group)
     if job.gang.tasks > state.policy.placements_max:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
     if state.pending_total > state.policy.pending_max:
@@ -37,6 +43,18 @@ def gate(state: State, job: Job) -> str:
         if field and name not in job_filters(state.policy):
             return f"it asks for {field}, and policy {state.policy.name} has no {name!r} in policy.job_filters"
     return ""
+
+
+def _no_model(state: State, group: GroupRequest) -> str:
+    """Why no model suffices for a group."""
+    if not state.catalogue:
+        return f"it asks for {asked(group)}, and the cell has no catalogue of devices: muster catalogue set FILE.toml"
+    best = max([each.capability for each in state.catalogue])
+    fastest = max([each.bandwidth_gbs for each in state.catalogue])
+    return (
+        f"it asks for {asked(group)}, and no model that it may have is known to have that; the catalogue goes up to compute "
+        f"capability {best // 10}.{best % 10} and to {fastest} GB/s"
+    )
 
 
 def _of_tree(state: State, tree: QueueTree, job: Job) -> str:

@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from muster.cluster.state import State
+from muster.events.catalogue import CatalogueSet
 from muster.events.operations import NodeDrained, NodeUncordoned, PolicySet
 from muster.gateway.app import application
 from muster.gateway.context import Gateway
@@ -36,6 +37,7 @@ from muster.log.sqlite import SqliteLog
 from muster.measures.book import Book
 from muster.measures.loop import Phases, scheduler
 from muster.metrics import serve
+from muster.reading.catalogue import package_catalogue
 from muster.scheduler.build import build
 from muster.scheduler.inbox import QueueInbox
 from muster.scheduler.loop import EXIT_HALTED, Scheduler, Settings
@@ -138,6 +140,7 @@ class Stack:
         self.door.closed = ""
         await self._undrain()
         await self._name_queues()
+        await self._say_catalogue()
         if serving is None:
             serving = await self._serve(listener)
         await stop.wait()
@@ -207,6 +210,11 @@ class Stack:
         if self.options.queues and policy.queues != queues:
             event = PolicySet(policy=msgspec.structs.replace(policy, queues=queues), by="muster up --queue")
             await self.gateway.intake.operation(event)
+
+    async def _say_catalogue(self) -> None:
+        """A cell that knows no models of GPU is told those of the package."""
+        if not await self.gateway.live.read(lambda state: state.catalogue):
+            await self.gateway.intake.operation(CatalogueSet(models=package_catalogue(), by="muster up"))
 
     def _snapshot(self) -> None:
         """A clean end, which has time, spares the next start what the follower did not come to."""

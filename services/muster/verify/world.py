@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from muster.events import jobs, nodes, operations, queues
+from muster.events import catalogue, jobs, nodes, operations, queues
 from muster.events.base import Event
+from muster.verify.models import capable
 from muster.verify.queues import Books
 
 InstanceKey = tuple[str, int]
@@ -193,6 +194,7 @@ class World:
         self.names: dict[str, Node] = {}
         self.free_rows: list[int] = []
         self.licences: dict[str, int] = {}
+        self.catalogue: tuple[catalogue.DeviceModel, ...] = ()
         self.plain = True  # no job ever asked for more than its tasks need
         self.away: dict[int, Node] = {}  # the nodes that the last beat did not hear, by row
         self.nominations: dict[InstanceKey, Nomination] = {}
@@ -236,6 +238,8 @@ class World:
                 job.priority = event.priority
             case operations.LeaseExtended():
                 self.lease_until_us = max(self.lease_until_us, event.until_us)
+            case catalogue.CatalogueSet():
+                self.catalogue = event.models
             case operations.LicencesSet():
                 self.licences = event.licences
             case operations.PolicySet():
@@ -257,7 +261,7 @@ class World:
                 self._evolve_node(node, event)
 
     def _submitted(self, event: jobs.JobSubmitted) -> Job:
-        request, books = event.request, self.books
+        request, books = capable(self.catalogue, event.request), self.books
         self.submissions += 1
         job = self.jobs[event.job] = Job(event.queue, event.user, request, request.priority, [], self.submissions, self.at_us)
         job.limit_us = request.time_limit_us

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from muster.events.catalogue import CatalogueSet, DeviceModel
 from muster.events.cloudevents import (
     CLOUDEVENT,
     GPU_HEALTH,
@@ -104,6 +105,7 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     ),
     ReservationRemoved(reservation="night", by="ada"),
     LicencesSet(licences={"solver": 12}, by="ada"),
+    CatalogueSet(models=(DeviceModel(model="H100", capability=90, memory_mib=81_920, bandwidth_gbs=3350),), by="ada"),
     GpusSampled(
         node="gpu-17",
         uid="4c4c4544-0042",

@@ -1,7 +1,11 @@
 """Only nodes that have enough devices of a model that the job takes, each with enough memory."""
 
+from typing import Final
+
 from muster.cluster.shapes import Shape
 from muster.engine.nodeindex import NodeIndex
+
+NAMED_MAX: Final = 6
 
 
 class ModelFilter:
@@ -51,6 +55,14 @@ class ModelFilter:
 
     def sentence(self, shape: Shape) -> str:
         """What a person is told."""
-        of = f" of {' or '.join(shape.gpu_models)}" if shape.gpu_models else ""
+        of = f" of {named(shape)}" if shape.gpu_models else ""
         memory = f" with {shape.gpu_memory_mib} MiB" if shape.gpu_memory_mib else ""
         return f"do not have {shape.gpus or 1} GPUs{of}{memory}"
+
+
+def named(shape: Shape) -> str:
+    """The models that a task takes; where it asks for what they can do, that, and the first of them."""
+    if not shape.asks:
+        return " or ".join(shape.gpu_models)
+    more = f" and {len(shape.gpu_models) - NAMED_MAX} others" if len(shape.gpu_models) > NAMED_MAX else ""
+    return f"{shape.asks} at least ({', '.join(shape.gpu_models[:NAMED_MAX])}{more})"

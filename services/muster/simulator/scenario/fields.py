@@ -17,6 +17,7 @@ from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
 from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
+from muster.reading.catalogue import read_bandwidth, read_capability
 from muster.scheduler.shipped import STEERING, named
 from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_preferences, read_requirements
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
@@ -29,7 +30,6 @@ MIG = "MIG"
 SERVICES = "services"
 ELASTIC = "elastic jobs"
 QUEUES = "the queue tree"
-CATALOGUE = "the device catalogue"
 
 NEVER = -1
 """`stop_takes: never`: only the kill ends it."""
@@ -190,6 +190,8 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "memory": ("memory_mib", lambda value: _number(read_memory(value))),
     "disk": ("disk_mib", lambda value: _number(read_memory(value))),
     "gpu_model": ("gpu_models", _models),
+    "gpu_capability": ("gpu_capability", read_capability),
+    "gpu_bandwidth": ("gpu_bandwidth", read_bandwidth),
     "selector": ("selector", read_requirements),
     "any_of": ("any_of", lambda value: [read_requirements(item) for item in value.several()]),
     "prefers": ("prefers", read_preferences),
@@ -202,8 +204,6 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
 
 _TASK_LATER = {
     "mig": MIG,
-    "gpu_capability": CATALOGUE,
-    "gpu_bandwidth": CATALOGUE,
 }
 
 _JOB_LATER = _TASK_LATER | {
@@ -247,6 +247,8 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
         fields = item.known("a job", _JOB_FIELDS, _later(item, _JOB_LATER))
         if "name" not in fields:
             raise item.error("has a job without a name")
+        parts = [fields, *(part.mapping("a group") for part in fields["groups"].several())] if "groups" in fields else [fields]
+        mentions.capable |= any("gpu_capability" in part or "gpu_bandwidth" in part for part in parts)
         for name in read_plain(fields["name"]):
             if split_unit(name)[1] is not None:
                 raise fields["name"].error(f"is no name of a job: {name!r}")

@@ -62,6 +62,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     policy: dict[str, Any]
     queues: tuple[QueueSet, ...]
     steps: tuple[Step, ...]
+    capable: bool
+    """Whether some job asks for what a GPU can do: then the catalogue of the package is recorded at the beginning."""
     instants: tuple[int, ...]
     """Times whose devices are compared with later ones."""
 
@@ -112,6 +114,7 @@ def _scenario(document: Value, file: str) -> Scenario:
         policy=policy,
         queues=tuple(queues),
         steps=tuple(steps),
+        capable=mentions.capable,
         instants=tuple(sorted({at_us for at_us, _ in mentions.instants})),
     )
 

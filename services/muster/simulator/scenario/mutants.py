@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from muster.cluster import dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot, usage
+from muster.cluster import catalogue, dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot, usage
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Claim, Node
@@ -93,6 +93,10 @@ def _handling(kind: type[Event], handler: Callable[[State, Any], None]) -> Mutan
 
 def _ignored(kind: type[Event]) -> Mutant:
     return _handling(kind, lambda state, event: None)
+
+
+def _most_capable_first(capability: int, bandwidth_gbs: int, memory_mib: int, name: str) -> tuple[int, int, int, str]:
+    return -capability, -bandwidth_gbs, -memory_mib, name
 
 
 def _passing_jobs(self: Any, around: Any, job: Job, among: int) -> int:
@@ -444,6 +448,9 @@ MUTANTS: dict[str, Mutant] = {
     },
     "no-alternatives": _instead(SelectorFilter, "meets_one", lambda self, shape, labels: True),
     "no-preferences": _instead(Preferred, "split", _in_one_tier),
+    "no-catalogue": _instead(catalogue, "asks", lambda group: False),
+    "most-capable-first": _instead(catalogue, "rank", _most_capable_first),
+    "no-sizes": _instead(catalogue, "large", lambda sizes, memory_mib: sizes),
     "taints-for-ever": _instead(Shape, "tolerated_us", lambda self, taint: None),
     "no-gate": lambda: mock.patch("muster.engine.step.gate", return_value=""),
     "no-domains": _instead(Bound, "_split", _one_domain_for_all),

@@ -102,6 +102,8 @@ class Mentions:
         self.nodes: list[tuple[str, Value]] = []
         self.users: list[tuple[str, Value]] = []
         self.instants: list[tuple[int, Value]] = []
+        self.capable = False
+        """Whether some job asks for what a GPU can do."""
         self.picks: list[tuple[int, tuple[str, ...], Value]] = []
         """`k of NAMES`: an array counts with its elements, which only the whole file says."""
 

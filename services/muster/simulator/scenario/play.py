@@ -17,6 +17,7 @@ from muster.engine.step import Engine
 from muster.events.codec import decode_cycle, decode_envelope, encode_cycle
 from muster.events.operations import Policy
 from muster.events.record import Cycle
+from muster.reading.catalogue import package_catalogue
 from muster.simulator.scenario.book import is_beat
 from muster.simulator.scenario.expectations import Check
 from muster.simulator.scenario.fields import with_changes
@@ -84,7 +85,7 @@ class Performance:
         """
         world = self.world
         scenario = self.scenario
-        world.start(scenario.nodes, scenario.queues, scenario.licences)
+        world.start(scenario.nodes, scenario.queues, scenario.licences, package_catalogue() if scenario.capable else ())
         times = sorted({step.at_us for step in scenario.steps} | set(scenario.instants))
         number = 0
         previous: list[Outgoing] = []

@@ -16,6 +16,7 @@ from muster.cluster import snapshot
 from muster.cluster.assignment import assignment
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
+from muster.events.catalogue import CatalogueSet, DeviceModel
 from muster.events.codec import decode_cycle, encode_entry
 from muster.events.decisions import InstanceBound, MembersReplaced
 from muster.events.nodes import NodeSpec
@@ -123,14 +124,20 @@ class World:
         return self.now_us + self.fleet.epoch_us
 
     def start(
-        self, nodes: tuple[NodeScene, ...], queues: tuple[QueueSet, ...] = (), licences: dict[str, int] | None = None
+        self,
+        nodes: tuple[NodeScene, ...],
+        queues: tuple[QueueSet, ...] = (),
+        licences: dict[str, int] | None = None,
+        catalogue: tuple[DeviceModel, ...] = (),
     ) -> None:
-        """A scheduler starts to lead, policy, queues and licences are set and the nodes of the cluster register."""
+        """A scheduler starts to lead, policy, queues, licences and catalogue are set and the nodes of the cluster register."""
         self.lead(gap_us=0)
         self.set_policy(self.policy)
         for queue in queues:
             self.send(OPERATIONS, encode_entry(queue))
         self.set_licences(licences or {})
+        if catalogue:
+            self.send(OPERATIONS, encode_entry(CatalogueSet(models=catalogue)))
         for node in nodes:
             self.add_node(node)
         self.flush()
