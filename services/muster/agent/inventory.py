@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.events.nodes import Device, NodeSpec
+from muster.reading.catalogue import package_catalogue
 
 SIMULATED = re.compile(r"^(?P<count>[0-9]+)x(?P<model>[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*?)(?:-(?P<memory>[0-9]+)GB)?$")
 SIMULATED_MEMORY_GB: Final = 80
@@ -62,7 +63,7 @@ def take(data: Path, uid: str, devices: str = "", labels: dict[str, str] | None 
     named = {
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
-        **({"nvidia.com/gpu.product": found[0].model, "nvidia.com/gpu.count": str(len(found))} if found else {}),
+        **(gpu_labels(found) if found else {}),
         **(labels or {}),
     }
     return Inventory(
@@ -72,6 +73,16 @@ def take(data: Path, uid: str, devices: str = "", labels: dict[str, str] | None 
         visible=tuple(visible),
         notes=tuple(notes),
     )
+
+
+def gpu_labels(found: list[Device]) -> dict[str, str]:
+    """What a node says of its GPUs, by the names that NVIDIA's feature discovery gives it."""
+    model = found[0].model
+    named = {"nvidia.com/gpu.product": model, "nvidia.com/gpu.count": str(len(found))}
+    known = [each.capability for each in package_catalogue() if model in (each.model, *each.names)]
+    if known:
+        named |= {"nvidia.com/gpu.compute.major": str(known[0] // 10), "nvidia.com/gpu.compute.minor": str(known[0] % 10)}
+    return named | {"nvidia.com/gpu.memory": str(min(device.memory_mib for device in found))}
 
 
 def simulated(devices: str, uid: str) -> list[Device]:

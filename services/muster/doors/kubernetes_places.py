@@ -12,10 +12,13 @@ from msgspec import UNSET, UnsetType
 
 from muster.doors.origin import Notices
 from muster.events.jobs import Constraints, JobTerm, Level, Preference, Requirement, Spread, Toleration, Within
+from muster.reading.catalogue import find_model
 from muster.reading.values import Value
 
 HOST_LABEL: Final = "kubernetes.io/hostname"
 """Agents set it to the name of their node."""
+PRODUCT: Final = "nvidia.com/gpu.product"
+"""The label that says a node's model of GPU, in the spelling of NVIDIA's feature discovery."""
 NAMESPACE: Final = "namespace"
 """The label of a job that says its namespace."""
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -43,9 +46,21 @@ class Places:
         self.prefers: tuple[Preference, ...] = ()
         self.tolerations: tuple[Toleration, ...] = ()
         self.ports: tuple[int, ...] = ()
+        self.models: tuple[str, ...] = ()
+        self.model_mib = 0
         self.near: tuple[JobTerm, ...] = ()
         self.away: tuple[JobTerm, ...] = ()
         self.spreads: list[tuple[Value, Spread]] = []
+
+    def take_models(self) -> None:
+        """A product that the catalogue knows is a model, however its node writes it; the others stay labels."""
+        for one in self.selector:
+            found = [find_model(value) for value in one.values] if one.key == PRODUCT and one.op == "In" else []
+            known = [model for model in found if model is not None]
+            if found and len(known) == len(found):
+                self.models = tuple(dict.fromkeys(name for name, _ in known))
+                self.model_mib = min(size for _, size in known)
+                self.selector = tuple(other for other in self.selector if other is not one)
 
     def of_group(self) -> dict[str, Any]:
         """The fields of `GroupRequest`."""
@@ -55,6 +70,8 @@ class Places:
             "prefers": self.prefers or UNSET,
             "tolerations": self.tolerations,
             "ports": self.ports or UNSET,
+            "gpu_models": self.models,
+            "gpu_memory_mib": self.model_mib,
         }
 
 

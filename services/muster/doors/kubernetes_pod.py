@@ -140,6 +140,8 @@ def read_pod(spec: Value, notices: Notices, labels: dict[str, str], classes: Cla
     pod.places = read_places(fields, notices, labels)
     container = _choose(spec, fields, notices)
     _read_container(container, pod, notices)
+    if pod.gpus:
+        pod.places.take_models()
     host_network = "hostNetwork" in fields and fields["hostNetwork"].data is True
     pod.places.ports = read_ports(container.mapping("a container"), host_network)[:16]
     _name_volumes(container, fields, notices)

@@ -22,6 +22,7 @@ from muster.doors.names import ARRAY, DOOR
 from muster.doors.origin import Notices, Opened, Origin, is_name, slug, submission
 from muster.doors.slurm_layout import Layout, read_layout
 from muster.doors.slurm_options import Said, read_words, script_options
+from muster.doors.slurm_places import read_constraints, read_features, read_prefers, with_features
 from muster.doors.slurm_values import BadValue, gpu_models, read_deadline_us, read_time_us
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement
 
@@ -95,7 +96,8 @@ def _job(said: dict[str, Said], command: tuple[str, ...], file: str, origin: Ori
         if option in said:
             environment[variable] = said[option].value
     request = JobRequest(
-        groups=_groups(layout, _selector(said)),
+        groups=_groups(layout, said, notices),
+        constraints=read_constraints(said, layout, notices),
         priority=_priority(said, notices),
         array=len(indices) if indices is not None else None,
         at_once=at_once or msgspec.UNSET,
@@ -140,15 +142,16 @@ def _read(said: Said, reader: Callable[[str], Value]) -> Value:
         raise said.error(f"{error}; it is {quoted(said.value)}") from None
 
 
-def _groups(layout: Layout, selector: tuple[Requirement, ...]) -> tuple[GroupRequest, ...]:
+def _groups(layout: Layout, said: dict[str, Said], notices: Notices) -> tuple[GroupRequest, ...]:
     each: dict[str, Any] = {
         "cpu_milli": layout.cpus * 1000,
         "memory_mib": layout.memory_mib,
         "disk_mib": layout.disk_mib,
         "gpus": layout.gpus,
-        "gpu_models": gpu_models(layout.model),
-        "selector": selector,
+        "selector": _selector(said),
+        "prefers": read_prefers(said, notices),
     }
+    each = with_features(each, read_features(said, bool(layout.gpus), notices), gpu_models(layout.model))
     groups = [GroupRequest(name="batch", count=1, min=1, **each)]
     if layout.nodes > 1:
         groups.append(GroupRequest(name="node", count=layout.nodes - 1, min=layout.nodes_min - 1, **each))

@@ -59,6 +59,7 @@ class _Asked:
         self.memory_per_cpu: int | None = self._one("mem-per-cpu", read_memory_mib)
         self.memory_per_gpu: int | None = self._one("mem-per-gpu", read_memory_mib)
         self.disk: int | None = self._one("tmp", read_memory_mib)
+        self.cpus_least: int | None = self._one("mincpus", read_count)
         gres = self._one("gres", read_gres)
         self.gres: Gpus | None = gres[0] if gres else None
         for other in gres[1] if gres else []:
@@ -103,13 +104,14 @@ def read_layout(said: dict[str, Said], notices: Notices) -> Layout:
     layout = Layout(nodes_min, nodes)
     all_tasks = tasks if tasks is not None else per_node * nodes
     layout.gpus, layout.model = _gpus(asked, nodes_min, per_node)
-    layout.cpus = max(per_node * (asked.cpus_per_task or 1), (asked.cpus_per_gpu or 0) * layout.gpus)
+    layout.cpus = max(per_node * (asked.cpus_per_task or 1), (asked.cpus_per_gpu or 0) * layout.gpus, asked.cpus_least or 0)
     layout.memory_mib = max(
         asked.memory or 0, (asked.memory_per_cpu or 0) * layout.cpus, (asked.memory_per_gpu or 0) * layout.gpus
     )
     layout.disk_mib = asked.disk or 0
     layout.environment = _environment(asked, layout, all_tasks, per_node)
-    _name(asked, layout, notices)
+    apart = "spread-job" in said or ("exclusive" in said and not said["exclusive"].value)
+    _name(asked, layout, notices, apart)
     return layout
 
 
@@ -211,7 +213,7 @@ def _repeated(numbers: list[int]) -> str:
     return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
 
 
-def _name(asked: _Asked, layout: Layout, notices: Notices) -> None:
+def _name(asked: _Asked, layout: Layout, notices: Notices, apart: bool) -> None:
     """Name where Muster's nodes are not quite Slurm's."""
     if asked.nodes is None and layout.nodes == 1:
         if layout.cpus > CPUS_NAMED and asked.tasks is not None:
@@ -220,10 +222,10 @@ def _name(asked: _Asked, layout: Layout, notices: Notices) -> None:
         if layout.gpus > GPUS_NAMED:
             place = asked.place("gpus", "gres", "gpus-per-task", "gpus-per-node")
             notices.add(place.line, place.spelled, f"is taken as one node with {layout.gpus} GPUs: say --nodes for several")
-    elif layout.nodes > 1:
+    elif layout.nodes > 1 and not apart:
         place = asked.place("nodes", "ntasks-per-node", "gpus")
         notices.add(
             place.line,
             place.spelled,
-            "are parts of nodes, and two may be on one: nodes cannot be kept apart yet",
+            "are parts of nodes, and two may be on one: --spread-job or --exclusive keeps them apart",
         )

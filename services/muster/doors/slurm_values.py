@@ -5,6 +5,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from muster.reading.catalogue import find_model
+
 GPUS_MAX = 64
 COUNT_MAX = 100_000
 
@@ -139,7 +141,8 @@ def read_gres(text: str) -> tuple[Gpus | None, list[str]]:
 
 def gpu_models(model: str) -> tuple[str, ...]:
     """A type of GPU as nodes may call it: Slurm's are mostly lower case, models are mostly not."""
-    return tuple(dict.fromkeys((model, model.upper()))) if model else ()
+    found = find_model(model) if model else None
+    return tuple(dict.fromkeys((model, model.upper(), *([found[0]] if found else [])))) if model else ()
 
 
 def _one(kinds: list[Gpus]) -> Gpus:

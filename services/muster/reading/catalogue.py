@@ -98,7 +98,7 @@ def _names() -> dict[str, str]:
     for each in package_catalogue():
         for name in (each.model, *each.names, each.model.removeprefix("RTX").removeprefix("GTX")):
             plain = re.sub(r"[^a-z0-9]", "", name.lower())
-            if not plain.isdecimal() or (len(plain) == 4 and name != each.model):
+            if not plain.isdecimal() or name in each.names:
                 found.setdefault(plain, each.model)
     return found
 

@@ -57,7 +57,14 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         '#!/usr/bin/bash\n#SBATCH --job-name="forl-proj"\n#SBATCH --gpus-per-node=rtx_2080_ti:1\n#SBATCH --nodes=3\n'
         "#SBATCH --ntasks=8\n"
         "#SBATCH --mem-per-cpu=8G\n#SBATCH --tmp=4G\n#SBATCH --time=10:00\nray start\n",
-        {"name": "forl-proj", "nodes": 3, "gpus": 1, "models": ("rtx_2080_ti", "RTX_2080_TI"), "cpus": 3, "memory_mib": 24576}
+        {
+            "name": "forl-proj",
+            "nodes": 3,
+            "gpus": 1,
+            "models": ("rtx_2080_ti", "RTX_2080_TI", "RTX2080Ti"),
+            "cpus": 3,
+            "memory_mib": 24576,
+        }
         | {"disk_mib": 4096, "time_s": 600},
         ["--nodes"],
     ),
@@ -78,8 +85,8 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     ),
     "exclude-several": (
         "#!/bin/bash\n#SBATCH -x node021,node[071-076]\n#SBATCH --gres=gpu:1 --constraint=40GB\n#SBATCH --mem=20000\ndate\n",
-        {"gpus": 1, "memory_mib": 20000, "selector": [("NotIn", 7)]},
-        ["--constraint"],
+        {"gpus": 1, "memory_mib": 20000, "selector": [("NotIn", 7)], "gpu_memory_mib": 38120},
+        [],
     ),
     "array-at-once": (
         "#!/bin/bash\n#SBATCH --array=[0-50]%5\n#SBATCH --output=out/%A_%a.txt\n#SBATCH --mem-per-cpu=1gb\n"
@@ -128,8 +135,62 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "#!/bin/bash\n#SBATCH --environment=/iopsstor/env.toml   # an image of the site\n#SBATCH --quotatype=spot\n"
         "#SBATCH --signal=USR1@120\n"
         "#SBATCH --hint=nomultithread\n#SBATCH --exclusive\n#SBATCH --gpus=1\nsleep 1\n",
-        {"gpus": 1},
-        ["--environment", "--quotatype", "--signal", "--hint", "--exclusive"],
+        {"gpus": 1, "exclusive": True},
+        ["--environment", "--quotatype", "--signal", "--hint"],
+    ),
+    "constraint-of-models": (
+        "#!/bin/sh\n#SBATCH --gpus=1\n#SBATCH --cpus-per-task=8\n#SBATCH --mem=32000\n#SBATCH --time=1440 # minutes\n"
+        '#SBATCH --constraint="tesla_v100|quadro_rtx_8000|geforce_rtx_3090|a100|a5000|a6000"\npython3 train.py\n',
+        {"gpus": 1, "models": ("V100", "RTX8000", "RTX3090", "A100", "RTXA5000", "RTXA6000"), "selector": [], "any_of": []},
+        [],
+    ),
+    "constraint-in-brackets": (
+        "#!/bin/bash\n#SBATCH -C [v100]\n#SBATCH --gres=gpu:1\npython a.py\n",
+        {"models": ("V100",), "any_of": []},
+        [],
+    ),
+    "constraint-with-a-size": (
+        "#!/bin/bash\n#SBATCH --gres=gpu:a100:2\n#SBATCH --constraint=a100-80gb\npython a.py\n",
+        {"models": ("a100", "A100"), "gpu_memory_mib": 76240, "gpus": 2},
+        [],
+    ),
+    "constraint-gpu": (
+        "#!/bin/bash\n#SBATCH --time=12:00:00\n#SBATCH --constraint=gpu\n#SBATCH --qos=regular\n#SBATCH --nodes=1\n"
+        "#SBATCH --ntasks-per-node 1\n#SBATCH --cpus-per-task 4\n#SBATCH --gpus-per-task 2\nsrun -n 1 python3 train.py\n",
+        {"gpus": 2, "selector": [], "models": ()},
+        ["--qos"],
+    ),
+    "constraint-of-features": (
+        '#!/bin/bash\n#SBATCH --constrain="rivendell|khazadum"\n#SBATCH --gres=gpu:1\npython train.py ${SLURMD_NODENAME}\n',
+        {"any_of": [["feature.muster.io/rivendell"], ["feature.muster.io/khazadum"]], "selector": []},
+        [],
+    ),
+    "constraint-both": (
+        '#!/bin/bash\n#SBATCH -C "ib&(intel|amd)&fast"\nhostname\n',
+        {"any_of": [["feature.muster.io/intel"], ["feature.muster.io/amd"]], "selector": [("Exists", 0), ("Exists", 0)]},
+        [],
+    ),
+    "licences-and-nodes-alone": (
+        "#!/bin/bash\n#SBATCH -L matlab:2,ansys@db:1\n#SBATCH --exclusive\n#SBATCH -N 2\n#SBATCH --switches=1\n"
+        "#SBATCH --mincpus=16\nsrun ./solve\n",
+        {
+            "licences": {"matlab": 2, "ansys": 1},
+            "exclusive": True,
+            "spread": [("node", 1)],
+            "within": [("rack", True)],
+            "cpus": 16,
+        },
+        [],
+    ),
+    "spread-and-prefer": (
+        "#!/bin/bash\n#SBATCH --spread-job\n#SBATCH --nodes=3\n#SBATCH --prefer=ssd\n#SBATCH --switches=1@10:00\nsrun ./solve\n",
+        {"spread": [("node", 1)], "exclusive": False, "within": [("rack", False)], "prefers": [["feature.muster.io/ssd"]]},
+        ["--switches"],
+    ),
+    "places-that-cannot-be-said": (
+        "#!/bin/bash\n#SBATCH --exclusive=user\n#SBATCH -L a|b\n#SBATCH --switches=2\n#SBATCH -C ib*2\nhostname\n",
+        {"exclusive": False, "licences": {}, "within": [], "selector": [("Exists", 0)]},
+        ["--exclusive", "-L", "--switches", "-C"],
     ),
     "abbreviated": (
         "#!/bin/bash\n#SBATCH --part=long\n#SBATCH --job=abc\n#SBATCH --cpus-per-t=2\nhostname\n",
@@ -229,6 +290,12 @@ SCRIPTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
 # name: (script, the line, the key, words of the sentence)
 WRONG: dict[str, tuple[str, int, str, str]] = {
     "time": ("#!/bin/bash\n#SBATCH --time=1 day\nx\n", 2, "#SBATCH", "no option"),
+    "licences": ("#!/bin/bash\n#SBATCH -L matlab:none\nx\n", 2, "-L", "matlab:2"),
+    "features": ("#!/bin/bash\n#SBATCH -C 'a&'\nx\n", 2, "-C", "needs a feature at its end"),
+    "features-open": ("#!/bin/bash\n#SBATCH -C '(a|b'\nx\n", 2, "-C", "not closed"),
+    "features-many": ("#!/bin/bash\n#SBATCH -C '(a|b)&(c|d)&(e|f)&(g|h)&(i|j)'\nx\n", 2, "-C", "16 alternatives"),
+    "exclusive-for-whom": ("#!/bin/bash\n#SBATCH --exclusive=me\nx\n", 2, "--exclusive", "user, mcs or topo"),
+    "switches": ("#!/bin/bash\n#SBATCH --switches=few\nx\n", 2, "--switches", "COUNT@TIME"),
     "time-words": ("#!/bin/bash\n#SBATCH --time=1day\nx\n", 2, "--time", "HH:MM:SS"),
     "time-template": ("#!/bin/bash\n#SBATCH --time={{time}}\nx\n", 2, "--time", "'{{time}}'"),
     "mem": ("#!/bin/bash\n\n#SBATCH --mem=1.5G\nx\n", 3, "--mem", "64G"),

@@ -116,12 +116,47 @@ OPTION_VALUES = st.one_of(
     st.text(max_size=12),
     st.integers(-(10**20), 10**20).map(str),
     st.from_regex(r"[a-z0-9:\[\]\-,%=.]{0,20}", fullmatch=True),
-    st.sampled_from(["", "gpu:", ":::", "[[[", "1-", "-1-", "0-0:0", "%", "9" * 500, "a[0-9][0-9][0-9][0-9][0-9][0-9]"]),
+    st.sampled_from(
+        [
+            "",
+            "gpu:",
+            ":::",
+            "[[[",
+            "1-",
+            "-1-",
+            "0-0:0",
+            "%",
+            "9" * 500,
+            "(a|b)&c",
+            "[a*2&(b|c)]",
+            "a&|b",
+            "((((((((((a",
+            "a100_80gb|v100",
+            "x:2,y@db",
+            "1@10:00",
+            "a[0-9][0-9][0-9][0-9][0-9][0-9]",
+        ]
+    ),
 )
-OPTION_NAMES = st.sampled_from(
-    ["array", "nodes", "ntasks", "gres", "gpus", "mem", "mem-per-cpu", "time", "nodelist", "exclude", "export", "nice", "tmp"]
-) | st.sampled_from(
-    ["job-name", "partition", "output", "chdir", "cpus-per-task", "gpus-per-task", "ntasks-per-node", "cpus-per-gpu", "n", "x"]
+OPTION_NAMES = (
+    st.sampled_from(
+        ["array", "nodes", "ntasks", "gres", "gpus", "mem", "mem-per-cpu", "time", "nodelist", "exclude", "export", "nice", "tmp"]
+    )
+    | st.sampled_from(["constraint", "licenses", "switches", "exclusive", "prefer", "mincpus", "C", "L"])
+    | st.sampled_from(
+        [
+            "job-name",
+            "partition",
+            "output",
+            "chdir",
+            "cpus-per-task",
+            "gpus-per-task",
+            "ntasks-per-node",
+            "cpus-per-gpu",
+            "n",
+            "x",
+        ]
+    )
 )
 
 

@@ -10,7 +10,7 @@ from muster.doors.dependencies import write_after
 from muster.doors.names import door_names
 from muster.doors.slurm import read_script
 from muster.doors.slurm_values import BadValue, read_deadline_us
-from muster.events.jobs import JobSubmitted
+from muster.events.jobs import Constraints, JobSubmitted
 from tests.unit.doors.scripts import SCRIPTS, WRONG
 
 JOB = "01900000-0000-7000-8000-000000000001"
@@ -25,6 +25,7 @@ def summary(job: JobSubmitted) -> dict[str, Any]:
     """What a table of scripts speaks of."""
     group = job.request.groups[0]
     limit = job.request.time_limit_us
+    asked = job.request.constraints or Constraints()
     environment = job.run.environment
     return {
         "name": job.name,
@@ -36,6 +37,13 @@ def summary(job: JobSubmitted) -> dict[str, Any]:
         "disk_mib": group.disk_mib,
         "gpus": group.gpus,
         "models": group.gpu_models,
+        "gpu_memory_mib": group.gpu_memory_mib,
+        "any_of": [[one.key for one in term] for term in group.any_of or ()],
+        "prefers": [[one.key for one in wish.labels] for wish in group.prefers or ()],
+        "exclusive": asked.exclusive,
+        "licences": {one.name: one.count for one in asked.licences},
+        "spread": [(one.level, one.most) for one in asked.spread],
+        "within": [(one.level, one.required) for one in asked.within],
         "selector": [(one.op, len(one.values)) for one in group.selector],
         "time_s": None if limit is None else limit // 1_000_000,
         "array": job.request.array,

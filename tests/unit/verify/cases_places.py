@@ -1,5 +1,6 @@
 """Cases of the rules about places: gangs, nodes, devices, capacity, nominations, preemption."""
 
+from muster.events.catalogue import CatalogueSet, DeviceModel
 from muster.events.decisions import (
     InstanceEnded,
     NodeReleased,
@@ -156,6 +157,16 @@ def one_of_the_alternatives_is_met(bad: bool) -> Story:
     terms = ((Requirement(key="k", values=("x",)),), (Requirement(key="k", values=("y",)), Requirement(key="m", op="Exists")))
     story = Story().node("a", labels={"k": "y"} if bad else {"k": "y", "m": ""})
     return story.submit("j", GroupRequest(gpus=1, any_of=terms)).bind("j", at(0, 0, 0))
+
+
+@case("device")
+def a_model_can_do_what_is_asked(bad: bool) -> Story:
+    models = tuple(
+        DeviceModel(model="H100", capability=90, bandwidth_gbs=bandwidth, memory_mib=memory)
+        for memory, bandwidth in ((500, 1000), (1000, 2000 if bad else 3000))
+    )
+    asked = GroupRequest(gpus=1, gpu_bandwidth=3000, gpu_memory_mib=800)
+    return Story().add(CatalogueSet(models=models)).node("a").submit("j", asked).bind("j", at(0, 0, 0))
 
 
 @case("device")
