@@ -88,7 +88,9 @@ def test_a_job_keeps_the_models_that_it_was_given_when_it_was_submitted() -> Non
     driver = Driver()
     driver.step(CatalogueSet(models=SMALL), node("a", 1, model="A"), node("b", 1, model="B"))
     driver.step(job("first", group(gpus=1, gpu_capability=80)), job("second", group(gpus=1, gpu_capability=80)))
-    assert [task.node.name for task in driver.instance("first").attempt.tasks.values()] == ["b"]
+    first = driver.instance("first").attempt
+    assert first is not None
+    assert [task.node.name for task in first.tasks.values()] == ["b"]
     driver.step(CatalogueSet(models=(model("A", 99, 1),)))
     assert driver.instance("second").attempt is None
     driver.step(job("third", group(gpus=1, gpu_capability=95)))
