@@ -27,7 +27,7 @@ ELSEWHERE = {
     ("docs/agents.md", r"muster agent .*"): "test_agent_docs.test_the_commands_run",
     (
         "docs/constraints.md",
-        r"muster (?:submit|explain|why-not|cancel) .*",
+        r"muster (?:submit|explain|why-not|cancel|catalogue) .*",
     ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
     ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_the_page_says",
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",

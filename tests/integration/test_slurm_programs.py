@@ -149,7 +149,7 @@ def test_a_drained_node_takes_nothing_until_it_is_uncordoned(stack: Stack) -> No
 
 def test_every_command_of_the_documentation_runs(stack: Stack) -> None:
     node = json.loads(stack.muster("nodes", "--json"))["nodes"][0]["node"]
-    assert len(COMMANDS) == 23
+    assert len(COMMANDS) == 24
     for line in COMMANDS:
         if line.startswith("muster "):
             stack.muster(*shlex.split(line.replace("vm-0", node))[1:])
@@ -160,9 +160,10 @@ def test_every_command_of_the_documentation_runs(stack: Stack) -> None:
 def test_the_commands_of_the_page_on_constraints_run(stack: Stack) -> None:
     node = json.loads(stack.muster("nodes", "--json"))["nodes"][0]["node"]
     page = (Path(__file__).parents[2] / "docs" / "constraints.md").read_text()
-    lines = page.partition("```bash\n")[2].partition("```")[0].splitlines()
-    assert len(lines) == 4
-    said = [stack.muster(*shlex.split(line.replace("vm-0", node))[1:]) for line in lines]
+    blocks = [part.partition("```")[0].splitlines() for part in page.split("```bash\n")[1:]]
+    assert [len(block) for block in blocks] == [8, 4]
+    flags, said = [[stack.muster(*shlex.split(line.replace("vm-0", node))[1:]) for line in lines] for lines in blocks]
+    assert "H100" in flags[5]
     assert "place in queue default: 0 before it" in said[1]
     assert f"{node}: does not have 64 GPUs" in said[2]
 
