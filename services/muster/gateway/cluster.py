@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from muster.cluster.state import State
 from muster.engine.policies import unknown
-from muster.events.base import MODELS_MAX
-from muster.events.catalogue import CatalogueSet, DeviceModel
+from muster.events.catalogue import CatalogueSet
 from muster.events.codec import Malformed, decode_input, encode_entry
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import (
@@ -48,12 +47,6 @@ class Consumables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All consumables of the cell: how many of each, by name."""
 
     licences: dict[str, int]
-
-
-class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All models of GPU that the cell knows."""
-
-    models: Annotated[tuple[DeviceModel, ...], Meta(max_length=MODELS_MAX)]
 
 
 class Extended(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,17 +171,17 @@ async def licences(request: Any3) -> Response[bytes]:
     return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
 
 
-@get("/catalogue", responses=returns(Catalogue, 200), summary="The device catalogue")
-async def catalogue(request: Any3) -> Response[bytes]:
+@get("/catalogue", responses=returns(shown.Catalogue, 200, 404, 503), summary="The device catalogue")
+async def catalogue(request: Any3, at: At = 0) -> Response[bytes]:
     """What models of GPU can do, as the cell was told. Jobs that ask for that are given models of it when they are submitted."""
-    caller(request).require("read")
-    return answered(Catalogue(models=await of(request).live.read(lambda state: state.catalogue)))
+    only(caller(request))
+    return answered(await of(request).ask(Question(at=at, what="catalogue")))
 
 
 @put(
     "/catalogue",
     status_code=202,
-    operation_class=taking(Catalogue),
+    operation_class=taking(shown.Catalogue),
     responses=returns(Accepted, 202, 422, 503),
     summary="Set the device catalogue",
 )
@@ -198,7 +191,7 @@ async def set_catalogue(request: Any3) -> Response[bytes]:
     who.require("operate")
     body = (await request.body()).strip()
     try:
-        event, _ = decode_input(encode_entry(CatalogueSet(models=decoded(body, Catalogue).models, by=who.by)))
+        event, _ = decode_input(encode_entry(CatalogueSet(models=decoded(body, shown.Catalogue).models, by=who.by)))
     except Malformed as error:
         raise malformed(error) from None
     gateway = of(request)

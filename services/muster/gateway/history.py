@@ -49,7 +49,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, why-not, eta, nodes, node, queues or state; in the past places too."""
+    """jobs, elements, job, explain, why-not, eta, nodes, node, queues, catalogue or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -100,6 +100,8 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
         return shown.queue_list(state)
     if what == "state":
         return shown.cell_shown(state, head)
+    if what == "catalogue":
+        return shown.Catalogue(models=state.catalogue)
     if what == "node":
         node = state.node(question.key)
         if node is None:

@@ -5,14 +5,18 @@ Times are log time in microseconds; shares of a device are in thousandths of it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.doors.names import ARRAY, DOOR
 from muster.engine.deadline import about as about_deadline
+from muster.events.base import MODELS_MAX
+from muster.events.catalogue import DeviceModel
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import NodeSpec
 from muster.events.operations import Policy
@@ -240,6 +244,12 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
     cycle: int
     at_us: int
     queues: tuple[QueueShown, ...]
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All models of GPU that the cell knows."""
+
+    models: Annotated[tuple[DeviceModel, ...], Meta(max_length=MODELS_MAX)]
 
 
 class CellShown(msgspec.Struct, frozen=True, kw_only=True):
