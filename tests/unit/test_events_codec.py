@@ -227,7 +227,7 @@ def _taken_or_refused(data: bytes) -> None:
         (b'["JobSubmitted",1,{"job":"a\xff"}]', "JobSubmitted"),
         (b'["JobSubmitted",2,{}]', "version: JobSubmitted has versions 1 to 1, not 2"),
         (b'["JobSubmitted",99999999999999999999999,{}]', "version: JobSubmitted has versions 1 to 1, not 9999"),
-        (b'["JobBegun",1,{}]', "kind 'JobBegun' is no input; known are DeviceHealthChanged,"),
+        (b'["JobBegun",1,{}]', "kind 'JobBegun' is no input; known are CatalogueSet, DeviceHealthChanged,"),
         (b'["InstanceBound",1,{}]', "kind 'InstanceBound' is no input"),
         (b'["JobSubmitted",1,{}]', "missing required field `job`"),
         (b'["JobReprioritised",1,{"job":"a","priority":1,"job":"b"}]', "the field 'job' stands twice"),
