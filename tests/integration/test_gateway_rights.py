@@ -18,7 +18,15 @@ from tests.support.gateway import Simulated, job, running
 
 LOOK = settings(max_examples=4, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 ADA = "rights-ada"
-NAMES = {"queue": "red", "node": "n0", "job": ADA, "name": "n0", "operation": "drain", "wanted": "nothing"}
+NAMES = {
+    "queue": "red",
+    "reservation": "night",
+    "node": "n0",
+    "job": ADA,
+    "name": "n0",
+    "operation": "drain",
+    "wanted": "nothing",
+}
 READS = (
     "GET /v1/elements",
     "GET /v1/jobs",
@@ -32,6 +40,7 @@ READS = (
     "GET /v1/nodes",
     "GET /v1/nodes/{name}",
     "GET /v1/queues",
+    "GET /v1/reservations",
     "GET /v1/state",
     "GET /v1/submissions/{job}",
 )
@@ -44,6 +53,8 @@ OPERATES = (
     "PUT /v1/catalogue",
     "PUT /v1/queues/{queue}",
     "DELETE /v1/queues/{queue}",
+    "PUT /v1/reservations/{reservation}",
+    "DELETE /v1/reservations/{reservation}",
 )
 AGENTS = ("POST /v1/nodes/{name}/reports", "GET /v1/nodes/{name}/assignment", "POST /v1/nodes/{name}/output/{wanted}")
 MAY: dict[str, tuple[str, ...]] = {

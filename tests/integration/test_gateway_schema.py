@@ -37,6 +37,7 @@ REAL = {
     "node": st.just("n0"),
     "operation": st.sampled_from(["cordon", "uncordon", "drain"]),
     "queue": st.sampled_from(["schema", "other"]),
+    "reservation": st.just("night"),
     "wanted": st.just("nothing"),
 }
 REFUSED = (400, 401, 403, 404, 409, 410, 411, 413, 422, 429)
@@ -54,6 +55,7 @@ NEVER_WRONG = (
     "GET /v1/submissions/{job}",
     "POST /v1/nodes/{name}/{operation}",
     "DELETE /v1/queues/{queue}",
+    "DELETE /v1/reservations/{reservation}",
 )
 """They take text in their path and nothing else: there is no request that their schema forbids."""
 
@@ -147,6 +149,8 @@ def test_what_fits_the_document_is_answered_as_the_document_says(described: Desc
         _with_names(case, names)
         body = _plain(case.body)
         case.body = {**body, "node": "n0"} if names and operation.endswith("/reports") else body
+        if names and operation.startswith("PUT /v1/reservations"):
+            case.body = {"nodes": ["n0"], "for_us": 3_600_000_000, "user": "ada"}
         if operation.endswith("/assignment"):
             case.query["wait"] = 0
         if names and operation.endswith("/output"):

@@ -1,6 +1,8 @@
 """What lists jobs and nodes asks the gateway once, however many there are."""
 
+import shlex
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,50 @@ def test_queues_become_what_the_page_says(
     code, lines = apply()
     assert code == 2
     assert "queues.red.guarantee.gpus must be GPUs from 0 in whole thousandths" in lines[-1]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reservations.md").read_text().partition("```bash\n")[2].partition("```")[0]
+
+
+def test_the_commands_about_reservations_do_what_the_page_says(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_GATEWAY", stack.url)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+
+    def run(line: str) -> tuple[int, str]:
+        code = muster(shlex.split(line)[1:])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    with stack.client() as client:
+        names = [row["node"] for row in client.get("/nodes").json()["nodes"]]
+        lines = PAGE.replace("gpu-7", names[0]).replace("2026-12-05", str(tomorrow)).splitlines()
+        assert [run(line)[0] for line in lines[:2]] == [0, 0]
+        code, table = run(lines[2])
+        assert code == 0
+        assert [line.split()[0] for line in table.splitlines()] == ["RESERVATION", "course", "patches"]
+        assert "weekdays@09:00 Europe/Berlin, 60 left" in table
+        assert "nobody" in table
+        shown = {row["reservation"]: row for row in client.get("/reservations").json()["reservations"]}
+        assert shown["patches"]["window"]["until_us"] - shown["patches"]["window"]["from_us"] == 4 * 3_600_000_000
+        assert shown["course"]["tzdata"].startswith("tzdata 20")
+        code, said = run(lines[0].replace("patches", "again"))
+        assert code == 2
+        assert "is reserved by patches" in said
+        assert run(lines[0].replace("4h", "soon"))[0] == 2
+        assert run("muster reserve a --count 1 --gpus 1 --for 1h --queue nowhere") == (
+            2,
+            "muster: queue: there is no queue 'nowhere'\n",
+        )
+        for wrong in (
+            {},
+            {"for_us": 1},
+            {"nodes": ["nowhere"], "for_us": 1},
+            {"gpus": 1, "count": 1, "for_us": 1, "zone": "Mars"},
+        ):
+            answer = client.put("/reservations/wrong", json=wrong)
+            assert (answer.status_code, bool(answer.json()["field"])) == (422, True)
+        assert run(lines[3])[0] == 0
+        assert client.get("/reservations").json()["reservations"] == []
+        assert run(lines[3])[0] == 2

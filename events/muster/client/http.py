@@ -24,6 +24,7 @@ from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LicencesSet, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned, PolicySet
 from muster.events.registry import KINDS, VERSIONS
+from muster.events.reservations import ReservationRemoved, ReservationSet
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 """No proxy leads to these."""
@@ -43,6 +44,7 @@ STREAMS_MAX: Final = 1000
 """So many jobs are followed at a time; more wait for these."""
 WAITED_MAX: Final = 500
 """So many jobs are waited for at a time by one call."""
+RESERVED: Final = ("nodes", "count", "gpus", "queue", "user", "job", "windows", "every", "zone", "tzdata")
 VERBS: Final[dict[type[Input], str]] = {
     NodeCordoned: "cordon",
     NodeUncordoned: "uncordon",
@@ -116,6 +118,11 @@ class HttpChannel:
             answer = await self._send("PUT", "/licences", content=msgspec.json.encode({"licences": event.licences}))
         elif isinstance(event, CatalogueSet):
             answer = await self._send("PUT", "/catalogue", content=msgspec.json.encode({"models": event.models}))
+        elif isinstance(event, ReservationSet):
+            said = {name: value for name, value in msgspec.to_builtins(event).items() if name in RESERVED}
+            answer = await self._send("PUT", f"/reservations/{_part(event.reservation)}", content=msgspec.json.encode(said))
+        elif isinstance(event, ReservationRemoved):
+            answer = await self._send("DELETE", f"/reservations/{_part(event.reservation)}")
         elif (verb := VERBS.get(type(event))) is not None:
             answer = await self._post(f"/nodes/{_part(event.node)}/{verb}", b"")  # type: ignore[union-attr]
         else:

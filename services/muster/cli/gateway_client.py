@@ -23,6 +23,7 @@ from muster.events.catalogue import DeviceModel
 from muster.events.jobs import JobSubmitted
 from muster.events.operations import Policy
 from muster.events.queues import QueueSet
+from muster.gateway.reserved import ReservationList
 from muster.gateway.shown import CellShown, ElementList, JobLine, JobList, JobRow, JobShown, NodeList, NodeShown, QueueList
 
 if TYPE_CHECKING:
@@ -207,6 +208,19 @@ class Gateway:
     def queues(self, at: int = 0) -> QueueList:
         """All queues."""
         return self._get("/queues", QueueList, _at(at))
+
+    def reservations(self, at: int = 0) -> ReservationList:
+        """All reservations that are not over."""
+        return self._get("/reservations", ReservationList, _at(at))
+
+    def reserve(self, name: str, said: Mapping[str, Any]) -> Accepted:
+        """Reserve: the fields are those of the gateway's document."""
+        headers = {"Content-Type": "application/json"}
+        return self._send("PUT", f"/reservations/{_part(name)}", Accepted, content=msgspec.json.encode(said), headers=headers)
+
+    def unreserve(self, name: str) -> Accepted:
+        """Remove a reservation."""
+        return self._send("DELETE", f"/reservations/{_part(name)}", Accepted)
 
     def set_queue(self, event: QueueSet) -> Accepted:
         """Make or change a queue."""

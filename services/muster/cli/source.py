@@ -7,7 +7,7 @@ import typer
 from muster.cli.find import find_job, find_state
 from muster.cli.gateway_client import Gateway
 from muster.cli.output import Failure
-from muster.gateway import shown
+from muster.gateway import reserved, shown
 
 if TYPE_CHECKING:
     from muster.engine.eta import Eta
@@ -60,6 +60,10 @@ class LogSource:
     def queues(self, at: int = 0) -> shown.QueueList:
         """All queues."""
         return shown.queue_list(self.state)
+
+    def reservations(self, at: int = 0) -> reserved.ReservationList:
+        """All reservations that are not over."""
+        return reserved.reservation_list(self.state)
 
     def node(self, name: str, at: int = 0) -> shown.NodeShown:
         """One node."""

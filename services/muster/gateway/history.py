@@ -30,6 +30,7 @@ from muster.gateway import shown
 from muster.gateway.books import Places
 from muster.gateway.feed import Batch, told
 from muster.gateway.problems import Refused
+from muster.gateway.reserved import reservation_list
 from muster.log.admit import Admitted, Halt, Head, admit
 from muster.log.errors import LogHalted, LogUnreachable
 from muster.log.port import Record
@@ -49,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, why-not, eta, nodes, node, queues, catalogue or state; in the past places too."""
+    """jobs, elements, job, explain, why-not, eta, nodes, node, queues, reservations, catalogue or state; in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
@@ -98,6 +99,8 @@ def answer(state: State, question: Question, head: str = "") -> msgspec.Struct:
         return shown.node_list(state)
     if what == "queues":
         return shown.queue_list(state)
+    if what == "reservations":
+        return reservation_list(state)
     if what == "state":
         return shown.cell_shown(state, head)
     if what == "catalogue":

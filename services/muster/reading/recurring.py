@@ -21,6 +21,7 @@ DAY_US: Final = 86_400_000_000
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _NAMED: Final = {"daily": DAYS, "weekdays": DAYS[:5], "weekends": DAYS[5:]}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SPAN: Final = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,9})s)?")
 _TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
@@ -119,3 +120,58 @@ def repeated(first: Window, every_us: int, times: int) -> tuple[Window, ...]:
     if every_us < first.until_us - first.from_us:
         raise ValueError("a window would not be over when the next begins")
     return tuple([Window(from_us=first.from_us + at * every_us, until_us=first.until_us + at * every_us) for at in range(times)])
+
+
+def length_of(text: str) -> int | None:
+    """A span such as 90s, 15m, 12h, 7d or 1d12h in microseconds; None if it is none."""
+    found = _SPAN.fullmatch(text)
+    if not text or found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000
+
+
+def begin_of(text: str, zone: ZoneInfo) -> int:
+    """An instant by the clocks of the zone, or with its own offset.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"begin: {text!r} is no instant such as 2026-12-05T08:00") from None
+    found = micros_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone))
+    if found < 0:
+        raise ValueError(f"begin: {text!r} lies before 1970")
+    return found
+
+
+def expanded(begin: str, length_us: int, every: str, zone: str, times: int, now_us: int) -> tuple[tuple[Window, ...], str]:
+    """All windows as instants, and the zone by whose clocks they were read; empty if no clock was asked.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    if length_us <= 0:
+        raise ValueError("for_us: how long it is to last must be said, and be more than 0")
+    span_us = length_of(every)
+    by_clock = bool(every and span_us is None) or bool(begin)
+    try:
+        clocks = zone_of(zone or "UTC")
+    except ValueError as error:
+        raise ValueError(f"zone: {error}") from None
+    since_us = begin_of(begin, clocks) if begin else now_us
+    first = Window(from_us=since_us, until_us=since_us + length_us)
+    if not every:
+        if times > 1:
+            raise ValueError("times: it is said once, so every must be said too")
+        return (first,), zone or "UTC" if by_clock else ""
+    try:
+        if span_us is not None:
+            found = repeated(first, span_us, times or WINDOWS_MAX)
+        else:
+            found = recurring(every_of(every), clocks, since_us, length_us, times or WINDOWS_MAX)
+    except ValueError as error:
+        raise ValueError(f"every: {error}") from None
+    return found, (zone or "UTC") if by_clock else ""
