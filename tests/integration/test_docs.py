@@ -30,7 +30,10 @@ ELSEWHERE = {
         r"muster (?:submit|explain|why-not|cancel|catalogue) .*",
     ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
     ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_the_page_says",
-    ("docs/reservations.md", r"muster .*"): "test_listings.test_the_commands_about_reservations_do_what_the_page_says",
+    (
+        "docs/reservations.md",
+        r"muster (?:reserve|unreserve|reservations)(?: .*)?",
+    ): "test_listings.test_the_commands_about_reservations_do_what_the_page_says",
     ("docs/cli.md", r".*"): "test_slurm_programs.test_every_command_of_the_documentation_runs",
     ("docs/gateway.md", r"curl .*"): "test_gateway_docs.test_the_requests_are_answered",
     ("docs/gateway.md", r"muster token .*"): "test_gateway_docs.test_the_commands_about_tokens_run",
