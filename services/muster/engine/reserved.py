@@ -153,10 +153,11 @@ class Reserved:
                 if found is None:
                     break
                 rows = dict.fromkeys([placement.row for placement in found[1]])
-                met = self._closed_at(binding, instance, found[0])[0]
+                met, until_us = self._closed_at(binding, instance, found[0])
                 if not any(met >> row & 1 for row in rows):
                     break
                 closed |= met
+                next_us = min(next_us, until_us)
                 found = horizon.earliest_from(instance, since_us, closed)
             else:
                 found = None

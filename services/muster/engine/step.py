@@ -90,6 +90,7 @@ class Engine:
         self._settle(emitter)
         if state.reservations.by_name:
             self._reserve(emitter)
+            self._settle(emitter)  # of who runs nothing nobody reports
         while _is_due(state) and not emitter.full:  # what is decided may be due again: silent for long enough to be lost
             before = len(emitter.decisions)
             self._due(emitter)

@@ -50,7 +50,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     what: str
-    """jobs, elements, job, explain, why-not, eta, nodes, node, queues, reservations, catalogue or state; in the past places too."""
+    """jobs, elements, job, explain, why-not, eta, nodes, node, queues, reservations, catalogue or state;
+    in the past places too."""
     key: str = ""
     """The job or the node."""
     instance: int = 0
