@@ -161,9 +161,9 @@ def test_the_commands_of_the_page_on_constraints_run(stack: Stack) -> None:
     node = json.loads(stack.muster("nodes", "--json"))["nodes"][0]["node"]
     page = (Path(__file__).parents[2] / "docs" / "constraints.md").read_text()
     blocks = [part.partition("```")[0].splitlines() for part in page.split("```bash\n")[1:]]
-    assert [len(block) for block in blocks] == [8, 4]
+    assert [len(block) for block in blocks] == [9, 4]
     flags, said = [[stack.muster(*shlex.split(line.replace("vm-0", node))[1:]) for line in lines] for lines in blocks]
-    assert "H100" in flags[5]
+    assert "H100" in flags[6]
     assert "place in queue default: 0 before it" in said[1]
     assert f"{node}: does not have 64 GPUs" in said[2]
 

@@ -123,6 +123,8 @@ NOTICED_BY = {
     "licences-for-anybody": "S10",
     "no-filter-ports": "ports",
     "no-filter-numa": "T12",
+    "slices-are-gpus": "D9",
+    "slices-anywhere": "mig-packed",
     "no-gate": "job-filters",
     "no-score-least-allocated": "score-least-allocated",
     "no-score-most-allocated": "score-most-allocated",

@@ -47,6 +47,8 @@ def of_type(kind: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
             return of_type(inner)
         case msgspec.inspect.IntType(ge=least, le=most):
             return st.integers(least if least is not None else -INT_MAX, most if most is not None else INT_MAX)
+        case msgspec.inspect.StrType(max_length=most, pattern=str(pattern)):
+            return st.from_regex(pattern.replace("$", r"\Z"), fullmatch=True).filter(lambda text: len(text) <= (most or 63))
         case msgspec.inspect.StrType(min_length=least, max_length=most):
             return st.text(st.characters(codec="utf-8"), min_size=least or 0, max_size=min(most or 8, 8))
         case msgspec.inspect.BoolType():
@@ -251,6 +253,11 @@ def _taken_or_refused(data: bytes) -> None:
         (altered(request__groups__count=0), "request.groups[0].count: Expected `int` >= 1"),
         (altered(request__groups__count=100_001), "request.groups[0].count: Expected `int` <= 100000"),
         (altered(request__groups__min=5), "request.groups[head].min is 5, more than its count 1"),
+        (altered(request__groups__gpu_profile="3g"), "Expected `str` matching regex"),
+        (
+            altered(request__groups__gpus=0, request__groups__gpu_profile="3g.40gb"),
+            "gpu_profile needs gpus",
+        ),
         (altered(request__groups__gpu_milli=5), "request.groups[head]: gpus and gpu_milli exclude each other"),
         (altered(request__groups__name="worker"), "two groups have one name"),
         (altered(request__groups__selector__op="Near"), "request.groups[0].selector[0].op: Invalid enum value 'Near'"),

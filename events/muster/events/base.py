@@ -39,6 +39,8 @@ Name = Annotated[str, Meta(min_length=1, max_length=63, extra_json_schema={"patt
 Uid = Annotated[str, Meta(min_length=1, max_length=64, extra_json_schema={"pattern": UID_PATTERN})]
 JobKey = Annotated[str, Meta(min_length=1, max_length=64, extra_json_schema={"pattern": JOB_PATTERN})]
 Label = Annotated[str, Meta(max_length=128)]
+Profile = Annotated[str, Meta(max_length=32, pattern=r"^[1-7]g\.[1-9][0-9]{0,3}gb(\+[a-z.]{1,16})?$")]
+"""A profile of slices (MIG): 3g.40gb is three of the seven compute slices of a GPU, and 40 GB."""
 LabelKey = Annotated[str, Meta(min_length=1, max_length=128)]
 Labels = Annotated[dict[LabelKey, Label], Meta(max_length=LABELS_MAX)]
 Text = Annotated[str, Meta(max_length=1024)]

@@ -340,6 +340,8 @@ def check_request(request: JobRequest) -> None:
         tasks += group.count
         if group.min > group.count:
             raise Malformed(f"request.groups[{group.name}].min is {group.min}, more than its count {group.count}")
+        if group.gpu_profile and not group.gpus:
+            raise Malformed(f"request.groups[{group.name}]: gpu_profile needs gpus, the number of slices: a slice is not shared")
         if group.gpus and group.gpu_milli:
             raise Malformed(f"request.groups[{group.name}]: gpus and gpu_milli exclude each other")
         for requirement in group.selector:

@@ -21,6 +21,7 @@ from muster.events.base import (
     Name,
     Part,
     Priority,
+    Profile,
     Quantity,
     TaskCount,
     TaskMinimum,
@@ -151,6 +152,8 @@ class GroupRequest(Part, frozen=True, kw_only=True):
     """The least compute capability of its devices. The cell's catalogue says which models have it when the job is submitted."""
     gpu_bandwidth: Bandwidth | UnsetType = UNSET
     """The least memory bandwidth of its devices, likewise."""
+    gpu_profile: Profile | UnsetType = UNSET
+    """The profile of the slices (MIG) of which it takes `gpus`; unset takes whole GPUs and never a slice."""
 
 
 class Dependency(Part, frozen=True, kw_only=True):

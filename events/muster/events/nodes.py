@@ -24,6 +24,7 @@ from muster.events.base import (
     Name,
     NodeRow,
     Part,
+    Profile,
     Quantity,
     Rank,
     Text,
@@ -49,6 +50,10 @@ class Device(Part, frozen=True, kw_only=True):
     island: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Devices of one island reach each other at full speed (NVLink, NVSwitch, one PCIe switch)."""
     health: DeviceHealth = "healthy"
+    profile: Profile | UnsetType = UNSET
+    """Of a slice of a GPU (MIG) its profile; unset is a whole GPU."""
+    card: Uid | UnsetType = UNSET
+    """Whose slice it is: the uuid of the GPU."""
 
 
 class NodeSpec(Part, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ foreign, nominated for others or unhealthy; `Node.recount` makes them anew from 
 
 from typing import TYPE_CHECKING, Final
 
-from muster.cluster.shapes import Shape
+from muster.cluster.shapes import Shape, part_of
 from muster.events.base import DeviceHealth
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
@@ -26,7 +26,20 @@ def cpu_level(cpu_milli: int) -> int:
 class Device:
     """A device of a node. Its index is its place in `Node.devices` and never means another device."""
 
-    __slots__ = ("foreign", "health", "island", "memory_mib", "model", "numa", "present", "units", "uuid")
+    __slots__ = (
+        "card",
+        "foreign",
+        "health",
+        "island",
+        "memory_mib",
+        "model",
+        "numa",
+        "part",
+        "present",
+        "profile",
+        "units",
+        "uuid",
+    )
 
     def __init__(self, spec: DeviceSpec) -> None:
         self.uuid: str = spec.uuid
@@ -41,6 +54,11 @@ class Device:
         self.numa: int = spec.numa
         self.island: int = spec.island
         self.health: DeviceHealth = spec.health
+        self.profile: str = spec.profile or ""
+        """Of a slice its profile; empty for a whole GPU."""
+        self.card: str = spec.card or ""
+        self.part: int = part_of(self.profile)
+        """What it counts in quotas, in millionths of a GPU."""
         self.units: int = 1000 * (spec.memory_mib or 1)
         """What the whole device is, in the units of `Shape.units`."""
 
@@ -108,6 +126,7 @@ class Node:
         "quarantined_until_us",
         "row",
         "silences",
+        "sliced",
         "spec",
         "tasks",
         "tasks_free",
@@ -156,7 +175,9 @@ class Node:
         self.plain = True
         """Whether every device is usable and nothing is claimed: then holdings can be added and taken off one by one."""
         self.uniform = True
-        """Whether all devices are of one model and memory."""
+        """Whether all devices are whole GPUs of one model and memory."""
+        self.sliced = False
+        """Whether some device is a slice of a GPU."""
         self.islands = 0
         self.whole_units = 0
         """Where all devices are alike, what one of them is in units."""
@@ -206,7 +227,9 @@ class Node:
         self.device_free = [units if device.usable else 0 for units, device in zip(free, devices, strict=True)]
         self.plain = not self.claims and self.barred is None and all(device.usable for device in devices)
         present = [device for device in devices if device.present]
-        self.uniform = all(d.model == present[0].model and d.memory_mib == present[0].memory_mib for d in present[1:])
+        self.sliced = any(device.profile for device in present)
+        alike = all(d.model == present[0].model and d.memory_mib == present[0].memory_mib for d in present[1:])
+        self.uniform = alike and not self.sliced
         self.whole_units = present[0].units if present else 1
         self.islands = len(dict.fromkeys([device.island for device in present]))
         self.count_devices()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from muster.cluster.jobs import Attempt, Task
 from muster.cluster.nodes import Node
-from muster.cluster.shapes import Gang, Shape
+from muster.cluster.shapes import GPU, Gang, Shape
 from muster.cluster.usage import Usage
 from muster.events.decisions import Placement
 from muster.events.queues import DEPTH_MAX, QUEUES_MAX, Amounts, QueueRemoved, QueueSet
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 Charge = dict[str, int]
 
-GPU: Final = 1_000_000
-"""One GPU in the unit of charges."""
 DEFAULT: Final = "default"
 NOTHING: Final[tuple[Charge, Charge, int]] = ({}, {}, 0)
 
@@ -437,7 +435,7 @@ def task_amounts(shape: Shape, node: Node, devices: Iterable[int]) -> Charge:
     for index in devices:
         device = node.devices[index]
         if shape.gpus:
-            part = GPU
+            part = shape.part
         elif shape.gpu_milli:
             part = GPU // 1000 * shape.gpu_milli
         else:
@@ -480,9 +478,9 @@ def _node_amounts(node: Node) -> tuple[Charge, Charge, int]:
     for device in node.devices:
         if device.present:
             for what in ("gpus", f"gpus/{device.model}"):
-                total[what] = total.get(what, 0) + GPU
+                total[what] = total.get(what, 0) + device.part
                 if device.health == "healthy":
-                    well[what] = well.get(what, 0) + GPU
+                    well[what] = well.get(what, 0) + device.part
     largest = max([0, *[device.memory_mib for device in node.devices if device.present]])
     return total, well if node.liveness in ("heard", "silent") and not node.fenced else {}, largest
 

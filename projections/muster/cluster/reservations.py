@@ -140,7 +140,7 @@ def fault(state: "State", known: Mapping[str, ReservationSet], event: Reservatio
     pieces = most = 0
     for node in state.ledger.nodes:
         if node is not None:
-            there = sum([device.present for device in node.devices])
+            there = sum([device.present and not device.profile for device in node.devices])
             most += there // event.gpus
             pieces += max(0, there - _reserved_on(state, others, node.name, there)) // event.gpus
     for each in others:

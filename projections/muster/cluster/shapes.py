@@ -16,6 +16,10 @@ from muster.events.jobs import Constraints, GroupRequest, JobRequest, Preference
 from muster.events.nodes import Taint
 
 INTERNED_MAX: Final = 65_536
+GPU: Final = 1_000_000
+"""Quotas count GPUs in millionths."""
+SLICES: Final = 7
+"""So many compute slices has a GPU (MIG)."""
 
 
 class Shape:
@@ -40,9 +44,11 @@ class Shape:
         "memory_mib",
         "needs_device",
         "numa",
+        "part",
         "patient",
         "ports",
         "prefers",
+        "profile",
         "selector",
         "share",
         "special",
@@ -60,6 +66,10 @@ class Shape:
         self.gpu_milli: int = group.gpu_milli
         self.gpu_memory_mib: int = group.gpu_memory_mib
         self.gpu_models: tuple[str, ...] = group.gpu_models
+        self.profile: str = group.gpu_profile or ""
+        """Of which slices it takes `gpus`; empty for whole GPUs, and then it never has a slice."""
+        self.part: int = part_of(self.profile)
+        """What each device that it takes whole counts in quotas, in millionths of a GPU."""
         self.selector: tuple[Requirement, ...] = group.selector
         self.asks: str = asked(group)
         """What its devices can do at least, in words; empty where it does not say. Its models are those that can."""
@@ -100,6 +110,11 @@ class Shape:
         """
         memory = device_memory_mib or 1
         return self.gpu_milli * memory if self.gpu_milli else self.gpu_memory_mib * 1000
+
+
+def part_of(profile: str) -> int:
+    """What a device of this profile counts, in millionths of a GPU: a slice by its compute slices, in sevenths."""
+    return GPU * int(profile[0]) // SLICES if profile else GPU
 
 
 def asked(group: GroupRequest) -> str:
@@ -168,7 +183,7 @@ class Gang:
         """Thousandths of GPUs that it asks for at least, a share by memory not counted; None where it needs no device."""
         if any(shape.needs_device for shape, least in zip(self.shapes, self.minima, strict=True) if least):
             each = zip(self.shapes, self.minima, strict=True)
-            self.gpu_milli = sum([least * (1000 * shape.gpus + shape.gpu_milli) for shape, least in each])
+            self.gpu_milli = sum([least * (shape.part // 1000 * shape.gpus + shape.gpu_milli) for shape, least in each])
         self.key: str = "+".join(
             f"{shape.key}x{count}m{least}" for shape, count, least in zip(self.shapes, self.counts, self.minima, strict=True)
         )

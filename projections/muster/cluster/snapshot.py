@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from muster.cluster import dependencies
 from muster.cluster.disruption import note_drain
@@ -257,6 +258,8 @@ def _device_spec(device: Device) -> DeviceSpec:
         numa=device.numa,
         island=device.island,
         health=device.health,
+        profile=device.profile or UNSET,
+        card=device.card or UNSET,
     )
 
 

@@ -33,9 +33,9 @@ from muster.history.making import (
     gpu_milli,
     instance_row,
     job_row,
+    node_milli,
     node_row,
     placement_row,
-    present,
     standing,
     total,
 )
@@ -113,7 +113,7 @@ class Known(msgspec.Struct, array_like=True):
     registered_us: int
     changed_us: int
     liveness: str
-    gpus: int
+    gpu_milli: int
     devices: list[DeviceRow] = []
 
 
@@ -172,7 +172,7 @@ class Fold:
         """When members of an attempt were placed anew, by cycle."""
         self._nodes: dict[str, Known] = {}
         self._queues: dict[str, Held] = {}
-        self._gpus = 0
+        self._gpu_milli = 0
         self._counts: dict[str, Counts] = {}
         """Of the arrays that are not over and were looked at."""
         self._marks = Marks()
@@ -269,8 +269,8 @@ class Fold:
             if node is None or len(node.devices) != len(devices_us):
                 raise FoldError(f"it speaks of a node {name} that its state does not have")
             rows = [device_row(fold.cell, node, index, device, devices_us[index]) for index, device in enumerate(node.devices)]
-            fold._nodes[name] = Known(registered_us, changed_us, node.liveness, present(node), rows)
-            fold._gpus += present(node)
+            fold._nodes[name] = Known(registered_us, changed_us, node.liveness, node_milli(node), rows)
+            fold._gpu_milli += node_milli(node)
         return fold
 
     # Private
@@ -330,9 +330,9 @@ class Fold:
             known.liveness = node.liveness
             known.changed_us = at_us
         gone = node.liveness == "removed"
-        gpus = 0 if gone else present(node)
-        self._gpus += gpus - known.gpus
-        known.gpus = gpus
+        gpu_milli = 0 if gone else node_milli(node)
+        self._gpu_milli += gpu_milli - known.gpu_milli
+        known.gpu_milli = gpu_milli
         self._changes.add("nodes", node_row(self.cell, node, known.registered_us, known.changed_us))
         for index, device in enumerate(node.devices):
             before = known.devices[index] if index < len(known.devices) else None
@@ -379,6 +379,6 @@ class Fold:
                     total([held.cpu_milli]),
                     total([held.memory_mib]),
                     total([held.gpu_milli]),
-                    1000 * self._gpus,
+                    self._gpu_milli,
                 ),
             )

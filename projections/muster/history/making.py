@@ -7,6 +7,7 @@ import msgspec
 
 from muster.cluster.jobs import Attempt, Instance, Job, Task
 from muster.cluster.nodes import Device, Node
+from muster.cluster.shapes import part_of
 from muster.events.base import Event
 from muster.events.codec import encode
 from muster.events.decisions import (
@@ -128,7 +129,7 @@ def job_row(cell: str, job: Job, counts: Counts, submitted_us: int) -> JobRow:
         job.gang.tasks,
         total([group.cpu_milli * group.count for group in groups]),
         total([group.memory_mib * group.count for group in groups]),
-        total([(group.gpus * 1000 or group.gpu_milli) * group.count for group in groups]),
+        total([(group.gpus * part_of(group.gpu_profile or "") // 1000 or group.gpu_milli) * group.count for group in groups]),
         total([group.gpu_memory_mib * group.count for group in groups if not group.gpus and not group.gpu_milli]),
         json(list(models)) if models else NOTHING,
         job.gang.digest,
@@ -227,7 +228,7 @@ def gpu_milli(task: Task) -> int:
     """What a task holds of devices, in thousandths of one."""
     shape = task.shape
     if shape.gpus:
-        return 1000 * len(task.devices)
+        return shape.part * len(task.devices) // 1000
     if not task.devices or not shape.share:
         return 0
     return shape.gpu_milli or shape.gpu_memory_mib * 1000 // (task.node.devices[task.devices[0]].memory_mib or 1)
@@ -266,6 +267,11 @@ def node_row(cell: str, node: Node, registered_us: int, changed_us: int) -> Node
 def present(node: Node) -> int:
     """How many devices a node has."""
     return sum([device.present for device in node.devices])
+
+
+def node_milli(node: Node) -> int:
+    """What a node has of GPUs, in thousandths of one; a slice counts by its compute slices."""
+    return sum([device.part for device in node.devices if device.present]) // 1000
 
 
 def device_row(cell: str, node: Node, index: int, device: Device, changed_us: int) -> DeviceRow:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from muster.events.nodes import Device, NodeSpec
 from muster.reading.catalogue import package_catalogue
@@ -24,6 +25,8 @@ SIMULATED_MEMORY_MIB: Final = 256 * 1024
 NOISE = re.compile(
     r"^(NVIDIA|Tesla|GeForce|Quadro|Graphics|Generation|Device|PCIe?|SXM[0-9]*|HBM[0-9a-z]*|[0-9]+GB|NVL)$", re.IGNORECASE
 )
+PROFILE = re.compile(r" MIG ([1-7]g\.[1-9][0-9]*gb(?:\+[a-z.]+)?)$")
+"""How NVML names a slice; parts of slices (1c.3g.40gb) are not told apart."""
 TREE_SWITCH: Final = 20
 """NVML's NVML_TOPOLOGY_MULTIPLE: two devices have only PCIe switches between them."""
 
@@ -140,8 +143,18 @@ def _gpus(nvml: Any) -> tuple[list[Device], list[str]]:
         for part in slices or [handle]:
             uuid = _text(nvml.nvmlDeviceGetUUID(part))
             memory_mib = nvml.nvmlDeviceGetMemoryInfo(part).total >> 20
-            name = f"{model}-mig" if slices else model
-            devices.append(Device(uuid=uuid, model=name, memory_mib=memory_mib, numa=numa, island=islands[index]))
+            found = PROFILE.search(_text(nvml.nvmlDeviceGetName(part))) if slices else None
+            devices.append(
+                Device(
+                    uuid=uuid,
+                    model=f"{model}-mig" if slices and found is None else model,
+                    memory_mib=memory_mib,
+                    numa=numa,
+                    island=islands[index],
+                    profile=found[1] if found else UNSET,
+                    card=_text(nvml.nvmlDeviceGetUUID(handle)) if found else UNSET,
+                )
+            )
             visible.append(uuid if slices else str(index))
     return devices, visible
 

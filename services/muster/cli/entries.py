@@ -34,7 +34,9 @@ def _fields(event: Event, names: dict[str, str]) -> list[str]:
 
 
 def _group(group: Any) -> str:
-    gpu = f"{group.gpus} GPU" if group.gpus else f"{group.gpu_milli} milli-GPU" if group.gpu_milli else ""
+    gpu = (
+        f"{group.gpus} {group.gpu_profile or 'GPU'}" if group.gpus else f"{group.gpu_milli} milli-GPU" if group.gpu_milli else ""
+    )
     gpu = gpu or (f"{group.gpu_memory_mib} MiB of a GPU" if group.gpu_memory_mib else f"{group.cpu_milli} milli-CPU")
     least = f" (at least {group.min})" if group.min != group.count else ""
     return f"{group.name}: {group.count}{least} x {gpu}"

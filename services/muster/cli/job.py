@@ -43,7 +43,7 @@ def _print(shown: JobShown) -> None:
     print(f"user {row.user}, queue {row.queue}, priority {row.priority}, {', '.join(times)}")
     for group in shown.request.groups:
         amounts = (
-            (group.gpus, f"{group.gpus} GPUs"),
+            (group.gpus, f"{group.gpus} slices {group.gpu_profile}" if group.gpu_profile else f"{group.gpus} GPUs"),
             (group.gpu_milli, f"{group.gpu_milli} thousandths of a GPU"),
             (group.gpu_memory_mib, f"{group.gpu_memory_mib} MiB of GPU memory"),
             (group.cpu_milli, f"{group.cpu_milli} milli-CPU"),

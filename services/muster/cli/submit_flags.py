@@ -64,6 +64,7 @@ GpuShare = Annotated[str | None, _option("gpu-share", "SHARE", "A share of one G
 GpuMemory = Annotated[str | None, _option("gpu-memory", "SIZE", "The least memory of each GPU, or so much of one.", _TASK)]
 GpuModel = Annotated[list[str] | None, _option("gpu-model", "MODEL", "The model; repeat in order of preference.", _TASK)]
 GpuCapability = Annotated[str | None, _option("gpu-capability", "X.Y", "The least compute capability: 8.0.", _TASK)]
+Mig = Annotated[str | None, _option("mig", "PROFILE", "Slices (MIG) instead of whole GPUs, --gpus of them: 3g.40gb.", _TASK)]
 GpuBandwidth = Annotated[str | None, _option("gpu-bandwidth", "GB/S", "The least memory bandwidth: 2000, 3.35TB/s.", _TASK)]
 Selector = Annotated[
     list[str] | None,

@@ -71,7 +71,8 @@ def group(pod: PodRun, count: int | None, least: int | None = None, name: str = 
         memory_mib=pod.memory_mib,
         disk_mib=pod.disk_mib,
         gpus=pod.gpus,
-        **pod.places.of_group(),
+        gpu_profile=pod.profile or UNSET,
+        **(pod.places.of_group() | ({"gpu_memory_mib": 0} if pod.profile else {})),
     )
 
 

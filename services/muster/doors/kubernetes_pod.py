@@ -12,8 +12,10 @@ from muster.doors.kubernetes_places import Places, read_places, read_ports
 from muster.doors.origin import Notices
 from muster.doors.quantities import kubernetes_count, kubernetes_cpu, kubernetes_memory
 from muster.events.base import ENVIRONMENT_MAX_BYTES
+from muster.reading.catalogue import PROFILE
 from muster.reading.values import Value
 
+SLICES = "nvidia.com/mig-"
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 GRACE_USUAL_S = 30
 """What Kubernetes takes where a pod says no `terminationGracePeriodSeconds`."""
@@ -105,6 +107,8 @@ class PodRun:
         self.environment: dict[str, str] = {}
         self.environment_lines: dict[str, int] = {}
         self.cpu_milli = self.memory_mib = self.disk_mib = self.gpus = 0
+        self.profile = ""
+        """Where `gpus` counts slices: their profile."""
         self.places = Places()
         self.restart = ""
         self.restart_line = 0
@@ -177,7 +181,13 @@ def _choose(spec: Value, fields: dict[str, Value], notices: Notices) -> Value:
 def _asks_for_gpus(container: Value) -> bool:
     fields = container.mapping("a container")
     resources = fields["resources"].mapping("resources") if "resources" in fields else {}
-    asked = [key for part in ("limits", "requests") if part in resources for key in resources[part].mapping(part) if "gpu" in key]
+    asked = [
+        key
+        for part in ("limits", "requests")
+        if part in resources
+        for key in resources[part].mapping(part)
+        if "gpu" in key or key.startswith(SLICES)
+    ]
     return bool(asked)
 
 
@@ -258,7 +268,7 @@ def _read_resources(value: Value, pod: PodRun, notices: Notices) -> None:
     if (disk := requests.get("ephemeral-storage") or limits.get("ephemeral-storage")) is not None:
         pod.disk_mib = kubernetes_memory(disk)
     for key, item in (requests | limits).items():
-        if key in GPU_RESOURCES:
+        if key in GPU_RESOURCES or key.startswith(SLICES):
             if key in requests and key in limits and kubernetes_count(requests[key]) != kubernetes_count(limits[key]):
                 raise limits[key].error(f"must be what is requested, {requests[key].said()}: GPUs cannot be overcommitted")
             count = kubernetes_count(item)
@@ -266,11 +276,20 @@ def _read_resources(value: Value, pod: PodRun, notices: Notices) -> None:
                 raise item.error("asks for a second kind of GPU: a task has one")
             if count > GPUS_MAX:
                 raise item.error(f"must be at most {GPUS_MAX}, not {item.said()}")
+            if count and key.startswith(SLICES):
+                pod.profile = slice_profile(item, key)
             pod.gpus = pod.gpus or count
-        elif key.startswith("nvidia.com/mig-"):
-            raise item.error("is not supported: slices of a GPU (MIG) cannot be asked for yet; ask for nvidia.com/gpu")
         elif key not in ("cpu", "memory", "ephemeral-storage"):
             notices.add(item.line, item.key, "is not honoured: tasks are given cores, memory, disk and GPUs")
+
+
+def slice_profile(item: Value, key: str) -> str:
+    """The profile that a resource names: `nvidia.com/mig-3g.40gb`, with `.` for the `+` of 1g.10gb+me."""
+    name, dot, media = key.removeprefix(SLICES).partition("gb.")
+    profile = f"{name}gb+{media}" if dot else name
+    if not PROFILE.fullmatch(profile):
+        raise item.error("must name a profile of slices, such as nvidia.com/mig-3g.40gb")
+    return profile
 
 
 def _name_volumes(container: Value, fields: dict[str, Value], notices: Notices) -> None:

@@ -123,6 +123,10 @@ def _group(item: Value, fields: dict[str, Value], named: bool) -> GroupRequest:
     said.setdefault("memory_mib", 100)
     if said["min"] > count:
         raise fields["min"].error(f"must be at most the count, {count}, not {said['min']}")
+    if "gpu_profile" in said:
+        if said.get("gpu_milli") or not said.get("gpus", 1):
+            raise fields["mig"].error("needs gpus, the number of slices, and no gpu_share: a slice is not shared")
+        said.setdefault("gpus", 1)
     if said.get("gpus") and said.get("gpu_milli"):
         raise fields["gpu_share"].error("and gpus exclude each other: a task has whole GPUs or a share of one")
     return GroupRequest(**said)

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from muster.doors.fields import Field, read_selector, write_selector
 from muster.events.jobs import Constraints, GroupRequest, JobTerm, Level, Licences, Preference, Spread, Within
-from muster.reading.catalogue import read_bandwidth, read_capability, write_capability
+from muster.reading.catalogue import read_bandwidth, read_capability, read_profile, write_capability
 from muster.reading.values import Value
 
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -98,8 +98,8 @@ def _datasets(value: Value) -> Any:
     return tuple(item.string() for item in value.several()) or UNSET
 
 
-def _field(key: str, part: Any, form: str, about: str, read: Any, write: Any) -> Field:
-    return Field(key=key, part=part, target=key, form=form, read=read, write=write, about=about)
+def _field(key: str, part: Any, form: str, about: str, read: Any, write: Any, target: str = "") -> Field:
+    return Field(key=key, part=part, target=target or key, form=form, read=read, write=write, about=about)
 
 
 CONSTRAINT_FIELDS = (
@@ -161,6 +161,15 @@ PLACE_FIELDS = (
         "The least memory bandwidth of its GPUs: `2000`, `3.35TB/s`.",
         read_bandwidth,
         int,
+    ),
+    _field(
+        "mig",
+        GroupRequest,
+        "text",
+        "Slices of GPUs (MIG) of this profile, `gpus` of them, instead of whole ones: `3g.40gb`.",
+        read_profile,
+        str,
+        "gpu_profile",
     ),
     _field(
         "any_of",

@@ -25,6 +25,7 @@ from muster.doors.slurm_options import Said, read_words, script_options
 from muster.doors.slurm_places import read_constraints, read_features, read_prefers, with_features
 from muster.doors.slurm_values import BadValue, gpu_models, read_deadline_us, read_time_us
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement
+from muster.reading.catalogue import find_slice
 
 HOST_LABEL = "kubernetes.io/hostname"
 """Agents set it to the name of their node."""
@@ -151,7 +152,10 @@ def _groups(layout: Layout, said: dict[str, Said], notices: Notices) -> tuple[Gr
         "selector": _selector(said),
         "prefers": read_prefers(said, notices),
     }
-    each = with_features(each, read_features(said, bool(layout.gpus), notices), gpu_models(layout.model))
+    model, profile = find_slice(layout.model)
+    each = with_features(each, read_features(said, bool(layout.gpus), notices), gpu_models(model))
+    if profile:  # it says the memory too
+        each |= {"gpu_profile": profile, "gpu_memory_mib": 0}
     groups = [GroupRequest(name="batch", count=1, min=1, **each)]
     if layout.nodes > 1:
         groups.append(GroupRequest(name="node", count=layout.nodes - 1, min=layout.nodes_min - 1, **each))

@@ -112,8 +112,6 @@ def read_gpus(text: str) -> Gpus:
         model, number = number, "1"
     if not re.fullmatch(r"[0-9]{1,9}", number) or not re.fullmatch(r"[A-Za-z0-9_.+-]{0,64}", model):
         raise BadValue("must be a number of GPUs such as 4, or one with a type such as a30:4")
-    if re.search(r"[0-9]g\.[0-9]+gb", model):
-        raise BadValue("asks for slices of a GPU (MIG), which is not supported yet: ask for whole ones")
     return Gpus(count=int(number), model=model if int(number) else "")
 
 

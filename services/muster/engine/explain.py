@@ -23,7 +23,7 @@ from muster.engine.bounded import kept_off, short_in
 from muster.engine.deadline import about as about_deadline
 from muster.engine.eta import eta
 from muster.engine.fairtree import used_ppm, weight_ppm
-from muster.engine.filters.model import named
+from muster.engine.filters.model import devices_named, named
 from muster.engine.limits import Limits, shown
 from muster.engine.nodeindex import rows_of
 from muster.engine.place import Placer
@@ -299,7 +299,7 @@ def _position(state: State, instance: Instance) -> int:
 def _wants(shape: Shape) -> str:
     parts = []
     if shape.gpus:
-        parts.append(f"{shape.gpus} GPUs")
+        parts.append(f"{shape.gpus} {devices_named(shape)}")
     if shape.gpu_milli:
         parts.append(f"{shape.gpu_milli}/1000 of a GPU")
     if shape.gpu_memory_mib:
@@ -455,7 +455,7 @@ def _short_text(code: str, shape: Shape, most: int, broken: list[str]) -> str:
         named = "; ".join(broken[:3]) + (f"; and {len(broken) - 3} more nodes" if len(broken) > 3 else "")
         return f"have bad GPUs, without which too few are free (needs {shape.gpus}, most free {most}): {named}"
     if code == "gpu" and shape.gpus:
-        return f"too few GPUs free (needs {shape.gpus}, most free {most})"
+        return f"too few {devices_named(shape)} free (needs {shape.gpus}, most free {most})"
     if code == "gpu" and shape.gpu_milli:
         return f"too little of a GPU free (needs {shape.gpu_milli}/1000, most free {most}/1000)"
     if code == "gpu":

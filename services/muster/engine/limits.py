@@ -136,7 +136,7 @@ class Limits:
             most = 0
             for shape, count in zip(job.gang.shapes, job.gang.counts, strict=True):
                 if shape.needs_device and (not shape.gpu_models or model in shape.gpu_models):
-                    most += count * (1_000_000 * shape.gpus or 1000 * shape.gpu_milli or 1_000_000)
+                    most += count * (shape.part * shape.gpus or 1000 * shape.gpu_milli or 1_000_000)
             if most and self.exceeded(queue, job.user, {what: most}) is not None:
                 out[model] = None
         if not out:

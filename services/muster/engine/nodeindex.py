@@ -7,8 +7,8 @@ depends on what is held.
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Node
 
-DeviceKind = tuple[str, int]
-"""Model and memory in MiB."""
+DeviceKind = tuple[str, int, str]
+"""Model, memory in MiB, and of a slice its profile."""
 
 Size = tuple[int, int, int]
 """milli-CPU, memory and disk in MiB."""
@@ -78,7 +78,7 @@ class NodeIndex:
         counts: dict[DeviceKind, int] = {}
         for device in node.devices:
             if device.present:
-                kind = (device.model, device.memory_mib)
+                kind = (device.model, device.memory_mib, device.profile)
                 counts[kind] = counts.get(kind, 0) + 1
         if not counts:
             self.bare |= bit

@@ -76,7 +76,7 @@ class _Trial:
     def _alike(self, node: Node, free: Sequence[int]) -> tuple[object, ...]:
         """Equal for nodes that are the same to every task that is wanted."""
         row = node.row
-        kinds = tuple([(device.model, device.memory_mib, device.usable) for device in node.devices])
+        kinds = tuple([(device.model, device.memory_mib, device.profile, device.usable) for device in node.devices])
         return tuple(free), kinds, tuple([bits >> row & 1 for _, bits in self.wanted])
 
 

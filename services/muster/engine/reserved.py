@@ -351,7 +351,7 @@ def _pieces(
     if taken is None:
         return []
     against = _against(state, held, node)
-    usable = [index for index, device in enumerate(node.devices) if device.usable and index not in taken]
+    usable = [index for index, device in enumerate(node.devices) if device.usable and not device.profile and index not in taken]
     usable.sort(key=lambda index: (against.get(index, (0, 0)), index))
     found = []
     for at in range(0, len(usable) - gpus + 1, gpus):

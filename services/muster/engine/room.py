@@ -89,7 +89,7 @@ class Left:
             return False
         node = self.node
         if shape.gpus:
-            if not shape.gpu_models and not shape.gpu_memory_mib:
+            if not shape.gpu_models and not shape.gpu_memory_mib and not shape.profile and not node.sliced:
                 return True
             pairs = enumerate(zip(self.free, node.devices, strict=True))
             return sum([units == device.units and fitting(node, shape, at) for at, (units, device) in pairs]) >= shape.gpus
@@ -100,20 +100,34 @@ class Left:
 
 
 def fitting(node: Node, shape: Shape, index: int) -> bool:
-    """Whether the device is of a model and a memory that the shape takes."""
+    """Whether the device is of a model, a memory and a profile that the shape takes: a slice is no GPU, and a GPU no slice."""
     device = node.devices[index]
-    return (not shape.gpu_models or device.model in shape.gpu_models) and device.memory_mib >= shape.gpu_memory_mib
+    return (
+        (not shape.gpu_models or device.model in shape.gpu_models)
+        and device.memory_mib >= shape.gpu_memory_mib
+        and device.profile == shape.profile
+    )
 
 
 def whole_devices(node: Node, shape: Shape, free: list[int]) -> list[int]:
     """The devices that are entirely free by `free` and that the shape takes, the most preferred model first."""
     devices = node.devices
     found = [index for index, units in enumerate(free) if units > 0 and units == devices[index].units]
-    if not node.uniform and (shape.gpu_models or shape.gpu_memory_mib):
+    if not node.uniform and (shape.gpu_models or shape.gpu_memory_mib or node.sliced):
         found = [index for index in found if fitting(node, shape, index)]
+        if shape.profile:
+            found = by_card(node, found, free)
         if len(shape.gpu_models) > 1:
             found.sort(key=lambda index: (shape.gpu_models.index(devices[index].model), index))
     return found
+
+
+def by_card(node: Node, found: list[int], free: list[int]) -> list[int]:
+    """The same slices, those first whose GPU has the fewest free ones, so that whole GPUs become free to be cut anew."""
+    left: dict[str, int] = {}
+    for device, units in zip(node.devices, free, strict=True):
+        left[device.card] = left.get(device.card, 0) + (device.part if units > 0 else 0)
+    return sorted(found, key=lambda index: (left[node.devices[index].card], index))
 
 
 def take_whole(node: Node, shape: Shape, free: list[int]) -> tuple[int, ...] | None:
@@ -161,7 +175,7 @@ def take_share(node: Node, shape: Shape, free: list[int], level: int | None, lev
         device = node.devices[index]
         if units <= 0 or units < shape.units(device.memory_mib):
             continue
-        if (shape.gpu_models or shape.gpu_memory_mib) and not fitting(node, shape, index):
+        if (shape.gpu_models or shape.gpu_memory_mib or node.sliced) and not fitting(node, shape, index):
             continue
         if level is None:
             if units == device.units:

@@ -113,9 +113,9 @@ class Rows:
         if shape.needs_device:
             memory = view.device_memory[rows]
             usable = (view.device_cap[rows] > 0) & (memory >= shape.gpu_memory_mib)
-            if shape.gpu_models:
-                models = [view.models.index(model) for model in shape.gpu_models if model in view.models]
-                usable &= np.isin(view.device_model[rows], models)
+            taken = view.taken(shape)
+            if taken is not None:
+                usable &= taken[view.device_model[rows]]
             free = view.device_free[rows]
             if shape.gpus:
                 good &= (usable & (free == view.device_cap[rows])).sum(axis=1) >= shape.gpus

@@ -101,7 +101,7 @@ def amounts(gang: Gang, counts: tuple[int, ...], largest_mib: int) -> Charge:
     for shape, count in zip(gang.shapes, counts, strict=True):
         total["cpu"] += count * shape.cpu_milli
         total["memory"] += count * shape.memory_mib
-        gpus = count * (1_000_000 * shape.gpus + 1000 * shape.gpu_milli)
+        gpus = count * (shape.part * shape.gpus + 1000 * shape.gpu_milli)
         if not shape.gpus and not shape.gpu_milli and shape.gpu_memory_mib:
             gpus = count * (1_000_000 * shape.gpu_memory_mib // max(1, largest_mib))
         if gpus:

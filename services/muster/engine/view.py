@@ -28,7 +28,9 @@ class View:
     def __init__(self, state: State) -> None:
         self.state = state
         self.models: list[str] = []
-        self._model_ids: dict[str, int] = {}
+        self.profiles: list[str] = []
+        """Beside each of `models`: of slices their profile. A model stands there once for whole GPUs and once a profile."""
+        self._model_ids: dict[tuple[str, str], int] = {}
         self._touched = -1
         self._altered = -1
         self._allocate()
@@ -89,11 +91,20 @@ class View:
             if device.usable:
                 self.device_cap[row, index] = device.units
                 self.device_memory[row, index] = device.memory_mib
-            self.device_model[row, index] = self._model(device.model)
+            self.device_model[row, index] = self._model(device.model, device.profile)
 
-    def _model(self, name: str) -> int:
-        found = self._model_ids.get(name)
+    def _model(self, name: str, profile: str) -> int:
+        found = self._model_ids.get((name, profile))
         if found is None:
-            found = self._model_ids[name] = len(self.models)
+            found = self._model_ids[name, profile] = len(self.models)
             self.models.append(name)
+            self.profiles.append(profile)
         return found
+
+    def taken(self, shape: Shape) -> NDArray[np.bool_] | None:
+        """By place in `models`, whether the shape takes such devices; None where it takes all that there are."""
+        if not shape.gpu_models and not shape.profile and not any(self.profiles):
+            return None
+        kinds = zip(self.models, self.profiles, strict=True)
+        wanted = [profile == shape.profile and (not shape.gpu_models or model in shape.gpu_models) for model, profile in kinds]
+        return np.array(wanted, dtype=np.bool_)

@@ -207,6 +207,8 @@ class DeviceShown(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     uuid: str
     model: str
+    profile: str
+    """Of a slice (MIG) its profile; empty for a whole GPU."""
     memory_mib: int
     health: str
     present: bool
@@ -409,6 +411,7 @@ def node_shown(state: State, node: Node, seen: Callable[[Job], bool]) -> NodeSho
             index=index,
             uuid=device.uuid,
             model=device.model,
+            profile=device.profile,
             memory_mib=device.memory_mib,
             health=device.health,
             present=device.present,

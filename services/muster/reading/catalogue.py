@@ -21,6 +21,8 @@ FILE: Final = Path(__file__).with_name("gpus.toml")
 GB_MIB: Final = 953
 """The MiB of 10^9 bytes, less than one: a board that is sold with so many GB reports at least that."""
 _CAPABILITY: Final = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
+PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,3}gb(\+[a-z.]{1,16})?")
+_SLICE: Final = re.compile(r"((?:.{0,64}[_-])?)([1-7]g\.[1-9][0-9]{0,3}gb(?:\+[a-z.]{1,16})?)")
 _BANDWIDTH: Final = re.compile(r"([0-9]{1,7})(?:\.([0-9]{1,3}))? *(GB/s|TB/s|GB|TB)?", re.IGNORECASE)
 _NOISE: Final = re.compile(
     r"nvidia|tesla|geforce|quadro|graphics|generation|gpu|sxm[0-9]*|hbm[0-9a-z]*|pg[0-9]+|shared|[0-9]+gb|nvl"
@@ -79,6 +81,20 @@ def read_bandwidth(value: Value) -> int:
     if found != int(found) or not 1 <= found <= 1_000_000:
         raise value.error(f"must be a memory bandwidth in whole GB/s such as 2000, 2000GB/s or 3.35TB/s, not {value.said()}")
     return int(found)
+
+
+def read_profile(value: Value) -> str:
+    """A profile of slices (MIG): `3g.40gb`."""
+    text = value.string()
+    if not PROFILE.fullmatch(text):
+        raise value.error(f"must be a profile of slices such as 3g.40gb, not {value.said()}")
+    return text
+
+
+def find_slice(text: str) -> tuple[str, str]:
+    """What is left of a name such as `nvidia_a100_3g.20gb` without its profile, and the profile; empty where there is none."""
+    match = _SLICE.fullmatch(text)
+    return (match[1].rstrip("_-"), match[2]) if match else (text, "")
 
 
 def find_model(text: str) -> tuple[str, int] | None:

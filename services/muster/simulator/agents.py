@@ -9,9 +9,10 @@ is the difference.
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+from msgspec import UNSET
 
 from muster.events.base import DeviceHealth
 from muster.events.codec import encode
@@ -70,6 +71,8 @@ class Agent:
         self.devices: list[Device] = []
         """Every device there ever was, by index; those that went are not in `present`."""
         self.present: list[int] = []
+        self.cards: list[tuple[tuple[str, ...], list[int]]] = []
+        """By GPU: the profiles of the slices that it is cut into, none where it is whole; and its devices."""
         self.order: list[int] = []
         """In which order the devices are reported."""
         self.spec = NodeSpec()
@@ -150,20 +153,50 @@ class Agent:
         self.foreign_devices = tuple(self.devices[index].uuid for index in sorted(ranked[:gpus]))
         self.changed = True
 
-    def describe(self, spec: NodeSpec, gpus: int, model: str, memory_mib: int) -> None:
-        """The node has this now: so many devices; new ones take the next indices, those that go are the last."""
+    def describe(
+        self, spec: NodeSpec, gpus: int, model: str, memory_mib: int, cut: Mapping[int, tuple[str, ...]] | None = None
+    ) -> None:
+        """The node has this now: so many GPUs; new devices take the next indices, those that go are the last.
+
+        `cut` says by GPU into which slices it is cut: each is a device, and the GPU is none.
+        """
         self.spec = spec
-        self.present = self.present[:gpus]
-        while len(self.present) < gpus:
-            self.present.append(len(self.devices))
-            self.devices.append(Device(uuid=device_uuid(self.uid, len(self.devices))))
-        for index in self.present:
-            self.devices[index] = msgspec.structs.replace(self.devices[index], model=model, memory_mib=memory_mib)
-        for place, index in enumerate(self.present):
+        self.cards = self.cards[:gpus]
+        for place in range(gpus):
+            profiles = (cut or {}).get(place, ())
+            if place == len(self.cards):
+                self.cards.append((profiles, self._new(len(profiles) or 1)))
+            elif self.cards[place][0] != profiles:
+                self.cards[place] = (profiles, self._new(len(profiles) or 1))
+        for place, (profiles, indices) in enumerate(self.cards):
             numa = place * (spec.numa or 1) // gpus
-            self.devices[index] = msgspec.structs.replace(self.devices[index], numa=numa)
+            for profile, index in zip(profiles or ("",), indices, strict=True):
+                size = 1024 * int(profile.partition(".")[2].partition("gb")[0]) if profile else memory_mib
+                self.devices[index] = Device(
+                    uuid=self.devices[index].uuid,
+                    model=model,
+                    memory_mib=size,
+                    numa=numa,
+                    profile=profile or UNSET,
+                    card=f"{self.uid}-card{place}" if profile else UNSET,
+                )
+        self.present = [index for _, indices in self.cards for index in indices]
         self.order = list(self.present)
         self.announce = self.changed = True
+
+    def _new(self, count: int) -> list[int]:
+        """So many devices that never were before."""
+        first = len(self.devices)
+        self.devices += [Device(uuid=device_uuid(self.uid, index)) for index in range(first, first + count)]
+        return list(range(first, first + count))
+
+    def devices_of(self, gpu: int) -> list[int]:
+        """The devices that this GPU is: its slices, or itself."""
+        return self.cards[gpu][1] if gpu < len(self.cards) and self.cards[gpu][0] else [gpu]
+
+    def gpu_of(self, index: int) -> int:
+        """Which of the node's GPUs a device is, or is a slice of."""
+        return next((place for place, (_, indices) in enumerate(self.cards) if index in indices), index)
 
     def reboot(self) -> None:
         """Off and on again: nothing runs, and what it has is said anew."""

@@ -58,6 +58,9 @@ def device_fault(node: Node, group: GroupRequest, indices: tuple[int, ...]) -> s
         device = node.devices[index]
         if group.gpu_models and device.model not in group.gpu_models:
             return f"device {index} of {node.name} is a {device.model}; {group.name} takes {list(group.gpu_models)}"
+        if device.profile != group.gpu_profile:
+            has, wants = device.profile or "a whole GPU", group.gpu_profile or "whole GPUs"
+            return f"device {index} of {node.name} is {has}; {group.name} takes {wants}"
         if device.memory_mib < group.gpu_memory_mib:
             return f"device {index} of {node.name} has {device.memory_mib} MiB, not {group.gpu_memory_mib}"
     return ""

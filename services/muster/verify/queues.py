@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from muster.events.jobs import GroupRequest
 from muster.events.nodes import Device
 from muster.events.queues import DEPTH_MAX, QUEUES_MAX, Amounts, QueueRemoved, QueueSet
@@ -135,7 +137,8 @@ class Books:
                     well.update({"cpu": node.spec.cpu_milli, "memory": node.spec.memory_mib})
                     for device in node.devices:
                         if device.health == "healthy":
-                            well.update({"gpus": 1_000_000, f"gpus/{device.model}": 1_000_000})
+                            part = counts(device.profile)
+                            well.update({"gpus": part, f"gpus/{device.model}": part})
             whole: dict[str, Sum] = {}
             for name in sorted(self.said, key=lambda name: -len(self.path(name))):
                 own = asked(self.said[name].guarantee) if name not in self.closed else {}
@@ -271,11 +274,16 @@ class Books:
         return self.said[name].tier if name in self.said else 0
 
 
+def counts(profile: str | UnsetType) -> int:
+    """What a device counts: a whole GPU as one, a slice by its compute slices as so many sevenths, in millionths."""
+    return 1_000_000 if profile is UNSET else 1_000_000 * int(profile.partition("g.")[0]) // 7
+
+
 def amounts(group: GroupRequest, devices: Iterable[Device]) -> Sum:
     """What one task is charged with."""
     total: Sum = Counter({"cpu": group.cpu_milli, "memory": group.memory_mib})
     for device in devices:
-        part = 1_000_000 if group.gpus else 1000 * group.gpu_milli
+        part = counts(device.profile) if group.gpus else 1000 * group.gpu_milli
         if not part:
             part = 1_000_000 * group.gpu_memory_mib // max(1, device.memory_mib)
         total.update({"gpus": part, f"gpus/{device.model}": part})
@@ -301,7 +309,7 @@ def least(world: "World", job: "Job") -> Sum:
     total: Sum = Counter({"jobs": 1})
     for group in job.request.groups:
         total.update({"cpu": group.min * group.cpu_milli, "memory": group.min * group.memory_mib})
-        part = 1_000_000 * group.gpus or 1000 * group.gpu_milli or 1_000_000 * group.gpu_memory_mib // largest
+        part = counts(group.gpu_profile) * group.gpus or 1000 * group.gpu_milli or 1_000_000 * group.gpu_memory_mib // largest
         total["gpus"] += group.min * part
         if len(group.gpu_models) == 1:
             total[f"gpus/{group.gpu_models[0]}"] += group.min * part

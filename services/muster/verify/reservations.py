@@ -55,8 +55,9 @@ class Reservations:
             if node is None or node.liveness != "heard" or len(piece.devices) != kept.spec.gpus:
                 return f"{piece.node} is not there, or not {kept.spec.gpus} of its devices are named"
             for index in piece.devices:
-                if index >= len(node.devices) or node.devices[index].health != "healthy" or (piece.node, index) in seen:
-                    return f"device {index} of {piece.node} is not there, not healthy, or stands twice"
+                device = node.devices[index] if index < len(node.devices) else None
+                if device is None or device.health != "healthy" or device.profile or (piece.node, index) in seen:
+                    return f"device {index} of {piece.node} is not there, not healthy, a slice, or stands twice"
                 seen[piece.node, index] = None
         for other in self.by_name.values():
             if other is not kept and self._at_once(kept, other):

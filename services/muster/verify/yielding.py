@@ -35,6 +35,7 @@ def _devices(node: Node, group: GroupRequest, gone: dict[AttemptKey, None]) -> I
         used = [index for _, indices in held(node, gone) for index in indices]
         well = [i for i, device in enumerate(node.devices) if i not in used and device.health == "healthy"]
         right = [i for i in well if not group.gpu_models or node.devices[i].model in group.gpu_models]
+        right = [i for i in right if node.devices[i].profile == group.gpu_profile]
         yield tuple([i for i in right if node.devices[i].memory_mib >= group.gpu_memory_mib][: group.gpus])
     elif group.gpu_milli or group.gpu_memory_mib:
         yield from [(index,) for index in range(len(node.devices))]

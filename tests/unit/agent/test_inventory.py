@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pynvml  # type: ignore[import-untyped]  # it has no types
 import pytest
+from msgspec import UNSET
 
 from muster.agent.cgroup import Groups
 from muster.agent.home import Fault, Home, HomeTaken, read_faults, write_fault
@@ -78,7 +79,7 @@ class Nvml:
         return SimpleNamespace(busId=f"00000000:{handle:02X}:00.0".encode())
 
     def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"NVIDIA H100 80GB HBM3"
+        return b"NVIDIA H100 80GB HBM3" + (b" MIG 3g.40gb" if handle == 100 else b" MIG 1c.3g.40gb" if handle > 100 else b"")
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"MIG-{handle}" if handle >= 100 else f"GPU-{handle}"
@@ -111,7 +112,8 @@ def test_gpus_are_listed_as_cuda_counts_them_with_their_islands_and_slices() -> 
     assert [device.uuid for device in devices] == [*(f"GPU-{index}" for index in range(7)), "MIG-100", "MIG-101"]
     assert visible == ["0", "1", "2", "3", "4", "5", "6", "MIG-100", "MIG-101"]
     assert [device.island for device in devices] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert [device.model for device in devices] == ["H100"] * 7 + ["H100-mig"] * 2
+    assert [device.model for device in devices] == ["H100"] * 8 + ["H100-mig"]
+    assert [(device.profile, device.card) for device in devices[7:]] == [("3g.40gb", "GPU-7"), (UNSET, UNSET)]
     assert [device.memory_mib for device in devices] == [81_920] * 7 + [40_960] * 2
 
 

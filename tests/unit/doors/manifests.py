@@ -488,9 +488,9 @@ WRONG: dict[str, tuple[str, int, str, str]] = {
     "no-parallelism": (_JOB + "  parallelism: 0\n", 6, "spec.parallelism", "at least 1"),
     "negative-retries": (_JOB + "  backoffLimit: -1\n", 6, "spec.backoffLimit", "from 0"),
     "slices": (
-        _POD + "  containers:\n  - image: x\n    resources: {limits: {nvidia.com/mig-1g.5gb: 1}}\n",
+        _POD + "  containers:\n  - image: x\n    resources: {limits: {nvidia.com/mig-small: 1}}\n",
         7,
-        "spec.containers[0].resources.limits.nvidia.com/mig-1g.5gb",
-        "MIG",
+        "spec.containers[0].resources.limits.nvidia.com/mig-small",
+        "profile of slices",
     ),
 }

@@ -318,8 +318,6 @@ WRONG: dict[str, tuple[str, int, str, str]] = {
     "array-none-at-once": ("#!/bin/bash\n#SBATCH --array=1-4%0\nx\n", 2, "--array", "from 1"),
     "two-types": ("#!/bin/bash\n#SBATCH --gres=gpu:a100:1,gpu:v100:1\nx\n", 2, "--gres", "one type"),
     "types-that-differ": ("#!/bin/bash\n#SBATCH --gres=gpu:a100:1\n#SBATCH --gpus=v100:1\nx\n", 3, "--gpus", "one type"),
-    "slices": ("#!/bin/bash\n#SBATCH --gres=gpu:1g.10gb:1\nx\n", 2, "--gres", "MIG"),
-    "slices-of-a-model": ("#!/bin/bash\n#SBATCH --gpus=nvidia_a100_3g.20gb:1\nx\n", 2, "--gpus", "MIG"),
     "too-many-gpus": ("#!/bin/bash\n#SBATCH --gpus=256\nx\n", 2, "--gpus", "--nodes"),
     "export": ("#!/bin/bash\n#SBATCH --export=A-B=1\nx\n", 2, "--export", "NAME=value"),
     "heterogeneous": ("#!/bin/bash\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n2\nx\n", 3, "#SBATCH", "heterogeneous"),

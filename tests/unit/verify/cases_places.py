@@ -197,6 +197,25 @@ def an_index_means_one_device_for_ever(bad: bool) -> Story:
     return story.bind("j", at(0, 0, 0 if bad else 2))
 
 
+def _sliced(*profiles: str) -> Story:
+    """A node with slices of one GPU, and a whole one behind them."""
+    cut = [Device(uuid=f"m{at}", model="H100", memory_mib=1000, profile=each, card="c") for at, each in enumerate(profiles)]
+    devices = (*cut, Device(uuid="w", model="H100", memory_mib=1000))
+    spec = NodeSpec(cpu_milli=8000, memory_mib=8000, disk_mib=8000, devices=devices)
+    return Story().add(NodeRegistered(node="a", uid="uid-a", boot="b1", spec=spec))
+
+
+@case("device")
+def a_slice_is_of_the_profile_that_was_asked_for(bad: bool) -> Story:
+    asked = GroupRequest(gpus=2, gpu_profile="4g.40gb" if bad else "3g.40gb")
+    return _sliced("3g.40gb", "3g.40gb").submit("j", asked).bind("j", at(0, 0, 0, 1))
+
+
+@case("device")
+def a_whole_device_is_no_slice(bad: bool) -> Story:
+    return _sliced("7g.80gb").submit("j").bind("j", at(0, 0, 0 if bad else 1))
+
+
 @case("device")
 def a_device_is_of_a_model_that_was_asked_for(bad: bool) -> Story:
     story = Story().node("a").submit("j", GroupRequest(gpus=1, gpu_models=("A100",) if bad else ("A100", "H100")))

@@ -1,9 +1,10 @@
-"""Only nodes that have enough devices of a model that the job takes, each with enough memory."""
+"""Only nodes that have enough devices of a model and profile that the job takes, each with enough memory."""
 
 from typing import Final
 
 from muster.cluster.shapes import Shape
 from muster.engine.nodeindex import NodeIndex
+from muster.engine.room import fitting
 
 NAMED_MAX: Final = 6
 
@@ -20,7 +21,9 @@ class ModelFilter:
         needed = shape.gpus or 1
         one_kind = 0
         some = several = 0
-        for (model, memory_mib), by_count in index.kinds.items():
+        for (model, memory_mib, profile), by_count in index.kinds.items():
+            if profile != shape.profile:
+                continue
             if (shape.gpu_models and model not in shape.gpu_models) or memory_mib < shape.gpu_memory_mib:
                 continue
             have = 0
@@ -42,14 +45,8 @@ class ModelFilter:
             low = some & -some
             some ^= low
             node = index.ledger.node(low.bit_length() - 1)
-            fitting = [
-                device
-                for device in node.devices
-                if device.present
-                and (not shape.gpu_models or device.model in shape.gpu_models)
-                and device.memory_mib >= shape.gpu_memory_mib
-            ]
-            if len(fitting) >= shape.gpus:
+            present = [index for index, device in enumerate(node.devices) if device.present]
+            if sum([fitting(node, shape, index) for index in present]) >= shape.gpus:
                 found |= low
         return found
 
@@ -57,7 +54,12 @@ class ModelFilter:
         """What a person is told."""
         of = f" of {named(shape)}" if shape.gpu_models else ""
         memory = f" with {shape.gpu_memory_mib} MiB" if shape.gpu_memory_mib else ""
-        return f"do not have {shape.gpus or 1} GPUs{of}{memory}"
+        return f"do not have {shape.gpus or 1} {devices_named(shape)}{of}{memory}"
+
+
+def devices_named(shape: Shape) -> str:
+    """What devices it asks for, in words."""
+    return f"slices {shape.profile}" if shape.profile else "GPUs"
 
 
 def named(shape: Shape) -> str:

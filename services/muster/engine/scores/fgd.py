@@ -196,9 +196,9 @@ def asked_units(view: View, shape: Shape, rows: Int) -> Int:
 def fitting(view: View, shape: Shape, rows: Int) -> Bool:
     """[row, device]: whether new work may have the device, and the shape takes its model and memory."""
     fitting: Bool = (view.device_cap[rows] > 0) & (view.device_memory[rows] >= shape.gpu_memory_mib)
-    if shape.gpu_models:
-        wanted = np.array([model in shape.gpu_models for model in view.models], dtype=np.bool_)
-        fitting &= wanted[view.device_model[rows]]
+    taken = view.taken(shape)
+    if taken is not None:
+        fitting &= taken[view.device_model[rows]]
     return fitting
 
 

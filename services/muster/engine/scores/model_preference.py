@@ -14,7 +14,7 @@ class ModelPreference:
         found = []
         for place, wanted in enumerate(shape.gpu_models):
             bits = 0
-            for (model, _), by_count in index.kinds.items():
+            for (model, _, _), by_count in index.kinds.items():
                 if model == wanted:
                     for rows in by_count.values():
                         bits |= rows

@@ -20,13 +20,13 @@ from muster.events.queues import Amounts, QueueSet
 from muster.reading.catalogue import read_bandwidth, read_capability
 from muster.scheduler.shipped import STEERING, named
 from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_preferences, read_requirements
+from muster.simulator.scenario.mig import read_cuts, read_slices
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
 
 TOPOLOGY = LEVELS[:-1]
 """The levels above the node."""
-MIG = "MIG"
 SERVICES = "services"
 ELASTIC = "elastic jobs"
 QUEUES = "the queue tree"
@@ -55,6 +55,8 @@ class NodeScene(msgspec.Struct, frozen=True, kw_only=True):
     numa: int = 0
     images: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
+    mig: dict[int, tuple[str, ...]] = {}
+    """By GPU, the profiles of the slices that it is cut into."""
 
 
 class StartFails(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +82,6 @@ class JobScene(msgspec.Struct, frozen=True, kw_only=True):
     runtime_us: int | None = None
     ready_takes_us: int = 0
     start_fails: StartFails | None = None
-
-
-_NODE_LATER = {"mig": MIG}
 
 
 def _models(value: Value) -> list[str]:
@@ -122,12 +121,13 @@ _NODE_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "numa": ("numa", Value.count),
     "images": ("images", _texts),
     "datasets": ("datasets", _texts),
+    "mig": ("mig", read_cuts),
 }
 
 
 def read_node_fields(value: Value) -> tuple[list[str], dict[str, Any]]:
     """The names of a node entry and the fields of `NodeScene` that it sets."""
-    fields = value.known("a node", ["name", *_NODE_FIELDS], _NODE_LATER)
+    fields = value.known("a node", ["name", *_NODE_FIELDS])
     if "name" not in fields:
         raise value.error("has a node without a name")
     changes = {}
@@ -137,6 +137,9 @@ def read_node_fields(value: Value) -> tuple[list[str], dict[str, Any]]:
             changes[target] = read(item)
     if changes.get("gpus", 0) > 64:
         raise fields["gpus"].error(f"must be at most 64, not {fields['gpus'].said()}")
+    for gpu in changes.get("mig", ()):
+        if gpu >= changes.get("gpus", 0):
+            raise fields["mig"].error(f"cuts GPU {gpu}; the node has {changes.get('gpus', 0)}, counted from 0")
     if changes.get("numa", 1) not in range(1, 65):
         raise fields["numa"].error("must be 1 to 64")
     if changes.get("pods", 1) < 1:
@@ -200,13 +203,10 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "ports": ("ports", lambda value: [item.whole() for item in value.several()]),
     "image": ("image", Value.scalar_text),
     "datasets": ("datasets", lambda value: [item.scalar_text() for item in value.several()]),
+    "mig": ("gpu_profile", read_slices),
 }
 
-_TASK_LATER = {
-    "mig": MIG,
-}
-
-_JOB_LATER = _TASK_LATER | {
+_JOB_LATER = {
     "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
     "elastic": ELASTIC,
@@ -337,7 +337,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
 
 def _group(item: Value, named: bool) -> dict[str, Any]:
     if named:
-        fields = item.known("a group", ["name", *_TASK_FIELDS], _TASK_LATER)
+        fields = item.known("a group", ["name", *_TASK_FIELDS])
         if "name" not in fields:
             raise item.error("has a group without a name")
         name = read_one(fields["name"])
@@ -348,6 +348,11 @@ def _group(item: Value, named: bool) -> dict[str, Any]:
     for key, (target, read) in _TASK_FIELDS.items():
         if key in fields:
             group[target] = read(fields[key])
+    if "mig" in fields:
+        group["gpu_profile"], count = group["gpu_profile"]
+        if count and "gpus" in group:
+            raise fields["mig"].error("counts the slices, and gpus does too: one of them is enough")
+        group.setdefault("gpus", count or 1)
     group.setdefault("min", group["count"])
     return group
 

@@ -285,6 +285,8 @@ def _fitting_units(group: GroupRequest, node: Node, index: int) -> int:
         return 0
     if group.gpu_models and device.model not in group.gpu_models:
         return 0
+    if device.profile != (group.gpu_profile or ""):
+        return 0
     return device.units if device.memory_mib >= group.gpu_memory_mib else 0
 
 

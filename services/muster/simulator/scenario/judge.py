@@ -244,8 +244,10 @@ def _devices(world: World, wanted: list[tuple[str, list[tuple[str, list[int] | B
     for name, nodes in wanted:
         tasks = [task for instance in instances(world, name) for task in _held(instance)]
         for node, devices in nodes:
-            found = sorted(dict.fromkeys([index for task in tasks if task.node.name == node for index in task.devices]))
-            right = devices.holds(len(found)) if isinstance(devices, Bound) else devices == found
+            held = sorted(dict.fromkeys([index for task in tasks if task.node.name == node for index in task.devices]))
+            agent = world.fleet.agents.get(node)
+            found = sorted([index if agent is None else agent.gpu_of(index) for index in held])
+            right = devices.holds(len(found)) if isinstance(devices, Bound) else devices in (found, sorted(dict.fromkeys(found)))
             if not right:
                 wrong.append(f"{name} has {show(found)} of {node}")
     return ", ".join(wrong) or None
@@ -337,7 +339,7 @@ def _shape_amounts(node: Node | None, shape: Any, devices: tuple[int, ...]) -> d
     amounts = {"cpu": Fraction(shape.cpu_milli), "memory": Fraction(shape.memory_mib), "gpus": Fraction(0)}
     for index in devices:
         device = node.devices[index] if node is not None else None
-        milli = Fraction(1000)
+        milli = Fraction(shape.part, 1000)
         if device is not None and not shape.gpus:
             milli = Fraction(1000 * shape.units(device.memory_mib), device.units)
         amounts["gpus"] += milli
@@ -432,7 +434,7 @@ def _free(world: World, wanted: Amounts) -> str | None:
             amounts["cpu"] = Fraction(max(0, node.cpu_free))
             amounts["memory"] = Fraction(max(0, node.memory_free))
             for index, (free, device) in enumerate(zip(node.device_free, node.devices, strict=True)):
-                if device.usable and free == device.units and index not in reserved:
+                if device.usable and free == device.units and index not in reserved and not device.profile:
                     _add(amounts, {"gpus": Fraction(1000), f"gpus/{device.model}": Fraction(1000)})
         wrong.extend(_compare(name, amounts, bounds))
     return ", ".join(wrong) or None

@@ -14,7 +14,7 @@ import msgspec
 from muster.cluster import catalogue, dependencies, evolve, evolve_jobs, evolve_nodes, evolve_tasks, jobs, plans, snapshot, usage
 from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job, Task, job_of
 from muster.cluster.ledger import Ledger
-from muster.cluster.nodes import Claim, Node
+from muster.cluster.nodes import Claim, Device, Node
 from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
@@ -139,6 +139,7 @@ _rank = preempt.rank
 _on_node = preempt._on_node
 _recount = Node.recount
 _one = BestFit.one
+_describe = Device.describe
 _ask = Pass._ask
 _parts = Bound._parts
 _made = PendingClass.__init__
@@ -149,6 +150,10 @@ _begin = evolve.begin_cycle
 
 
 # Order and preemption
+
+
+def _described_whole(self: Device, spec: Any) -> None:
+    _describe(self, msgspec.structs.replace(spec, profile=msgspec.UNSET))
 
 
 def _without_priority(self: PendingClass, key: Any, job: Job) -> None:
@@ -440,6 +445,8 @@ MUTANTS: dict[str, Mutant] = {
         lambda: mock.patch("muster.engine.room.take_near", lambda node, shape, found: tuple(found[: shape.gpus])),
         lambda: mock.patch("muster.engine.room.with_room", lambda node, shape, free: free),
     ),
+    "slices-are-gpus": _instead(Device, "describe", _described_whole),
+    "slices-anywhere": lambda: mock.patch("muster.engine.room.by_card", lambda node, found, free: found),
     **{f"no-score-{name}": _instead(type(score), "split", _in_one_tier) for name, score in STATIC.items()},
     **{
         f"no-score-{name}": _instead(type(made(Policy())), "row", _all_equal)

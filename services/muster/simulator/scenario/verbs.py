@@ -183,7 +183,8 @@ def _device(world: World, args: tuple[str, int, Any]) -> None:
     agent = world.agent(name)
     if index >= len(agent.devices):
         raise SceneFailure(f"{name} to have a device {index}", f"it has {len(agent.devices)}")
-    agent.health[agent.devices[index].uuid] = health
+    for each in agent.devices_of(index):
+        agent.health[agent.devices[each].uuid] = health
     agent.changed = True
 
 

@@ -227,7 +227,7 @@ class World:
             images=scene.images or UNSET,
             datasets=scene.datasets or UNSET,
         )
-        agent.describe(spec, scene.gpus, scene.gpu_model, scene.gpu_memory_mib)
+        agent.describe(spec, scene.gpus, scene.gpu_model, scene.gpu_memory_mib, scene.mig)
         self.nodes[agent.name] = scene
 
     def remove_node(self, name: str) -> Agent:
