@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from muster.doors.kubernetes_budgets import Budgets
 from muster.doors.kubernetes_classes import Classes
 from muster.doors.kubernetes_gangs import VOLCANO, Gangs, read_volcano_job
 from muster.doors.kubernetes_objects import GROUP_KEYS, QUEUE_LABELS, Metadata, group, spec_of, submit, text_map, unknown
@@ -63,7 +64,12 @@ def read_manifests(documents: list[Value], origin: Origin, notices: Notices) -> 
     gangs = Gangs()
     classes = Classes()
     others: list[tuple[Value, str]] = []
-    rest = [item for item in objects if not classes.read(_kind(item), item.mapping(""), notices)]
+    budgets = Budgets()
+    rest = [
+        item
+        for item in objects
+        if not classes.read(_kind(item), item.mapping(""), notices) and not budgets.read(_kind(item), item.mapping(""), notices)
+    ]
     for item in rest:
         fields = item.mapping("an object of Kubernetes")
         kind, version = fields["kind"].string(), fields["apiVersion"].string()
@@ -79,6 +85,7 @@ def read_manifests(documents: list[Value], origin: Origin, notices: Notices) -> 
         else:
             others.append((fields["kind"], f"{version}/{kind}"))
     gangs.close(jobs, classes, notices)
+    budgets.close(jobs, notices)
     for value, what in others:
         sentence = f"{what[:80]} is not taken: Muster takes v1/Pod and batch/v1/Job, and Volcano's Job"
         if not jobs:
