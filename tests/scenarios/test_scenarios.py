@@ -83,6 +83,7 @@ NOTICED_BY = {
     "no-backfill": "S1",
     "no-order": "order-smallest",
     "no-strictness": "order-strict",
+    "planned-in-any-domain": "plan-rack",
     "no-reservations": "S11-limit",
     "reserved-for-nobody": "S13",
     "reserved-stay": "maintenance-22",

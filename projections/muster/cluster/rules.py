@@ -22,7 +22,7 @@ LEVELS: Final = ("zone", "block", "rack", "nvlink_domain", "node")
 class Rules:
     """The constraints of a job, in the order in which they are tried."""
 
-    __slots__ = ("affinity", "anti_affinity", "exclusive", "key", "licences", "preferred", "required", "spread")
+    __slots__ = ("affinity", "anti_affinity", "exclusive", "foreseen", "key", "licences", "preferred", "required", "spread")
 
     def __init__(self, asked: Constraints) -> None:
         levels = sorted(asked.within, key=lambda one: LEVELS.index(one.level))
@@ -35,6 +35,9 @@ class Rules:
         self.anti_affinity: tuple[JobTerm, ...] = asked.anti_affinity
         self.exclusive: bool = asked.exclusive
         self.licences: dict[str, int] = {one.name: one.count for one in asked.licences}
+        around = self.spread or self.affinity or self.anti_affinity or self.exclusive or self.licences
+        self.foreseen: bool = not around
+        """Whether who else is there then has no part in where it may be: what stays within domains and asks nothing more."""
         self.key: str = hashlib.blake2b(encode(asked), digest_size=8).hexdigest()
 
 

@@ -247,7 +247,7 @@ class Backfill:
         state = self.state
         if instance.job.soft:
             return False  # it is owed no start
-        if waiting.gang.rules is not None:
+        if waiting.gang.rules is not None and not waiting.gang.rules.foreseen:
             return False  # where such a job may be depends on who will be there then, which nobody knows
         planned = state.plans.by_key.get(instance.key)
         gang = (waiting.gang.key, waiting.avoid)

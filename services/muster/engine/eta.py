@@ -80,7 +80,7 @@ def eta(state: State, job_id: str, index: int = 0, cache: CandidateCache | None 
     if job.soft:
         text = f"not planned: it is {job.request.kind}, and starts where there is room"
         return _answer(state, instance, "unknown", text)
-    if job.gang.rules is not None:
+    if job.gang.rules is not None and not job.gang.rules.foreseen:
         text = "not planned: where a job with constraints may be depends on who is there then, which nobody knows"
         return _answer(state, instance, "unknown", text)
     found = Reserved(state).earliest(_behind(state, cache, instance, INT_MAX - state.at_us), instance)

@@ -22,6 +22,7 @@ from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import State
 from muster.engine.candidates import CandidateCache
 from muster.engine.profile import Amounts, Curve, Use, at_instant, curve, instants, places_amounts, starts_us, take
+from muster.engine.topology import Topology
 from muster.events.decisions import Placement
 from muster.events.operations import Backfill
 
@@ -55,12 +56,14 @@ class Horizon:
         "cache",
         "settings",
         "state",
+        "topology",
     )
 
     def __init__(self, state: State, cache: CandidateCache, settings: Backfill) -> None:
         self.state = state
         self.cache = cache
         self.settings = settings
+        self.topology = Topology(state.ledger)
         self._stale: dict[int, None] | None = None
         """Rows whose last ends are to be made anew; None: all."""
         self._last: Int = np.zeros((0, 1), dtype=np.int64)
@@ -207,6 +210,8 @@ class Horizon:
         job = planned.instance.job
         length = length_us(state.policy, job)
         start_us = max(planned.start_us, state.at_us)
+        if job.gang.rules is not None and not self._in_one(job.gang.rules.required, list(planned.by_row)):
+            return False
         for row, places in planned.by_row.items():
             node = state.ledger.nodes[row] if row < len(state.ledger.nodes) else None
             if node is None or node.uid in job.avoid:
@@ -226,6 +231,13 @@ class Horizon:
                 return False
         return True
 
+    def _in_one(self, levels: Sequence[str], rows: Sequence[int]) -> bool:
+        """Whether these rows are in one domain of each level."""
+        if not levels:
+            return True
+        wanted = sum([1 << row for row in rows])
+        return any(wanted & ~bits == 0 for bits in self._domains(levels))
+
     def earliest_from(self, instance: Instance, since_us: int, closed: int) -> Found | None:
         """The same, not before an instant and not on `closed` rows (bits)."""
         self._since_us, self._closed = since_us, closed
@@ -234,8 +246,33 @@ class Horizon:
         return found
 
     def earliest(self, instance: Instance) -> Found | None:
-        """When and where the instance can start at the earliest, within the horizon."""
+        """When and where the instance can start at the earliest, within the horizon.
+
+        What has to stay within a domain starts in the one that has room first; ties by the names of the domains.
+        """
         self._refresh()
+        rules = instance.job.gang.rules
+        if rules is None or not rules.required:
+            return self._earliest(instance)
+        best: Found | None = None
+        closed = self._closed
+        for rows in self._domains(rules.required):
+            self._closed = closed | ~rows
+            found = self._earliest(instance)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        self._closed = closed
+        return best
+
+    def _domains(self, levels: Sequence[str]) -> list[int]:
+        """The rows of each domain of all these levels, as bits."""
+        self.topology.refresh()
+        parts = [self.state.ledger.registered]
+        for level in levels:
+            parts = [rows for bits in parts for _, rows in self.topology.split(level, bits)]
+        return parts
+
+    def _earliest(self, instance: Instance) -> Found | None:
         gang = instance.job.gang
         groups = [group for group in range(len(gang.shapes)) if gang.minima[group]]
         groups.sort(

@@ -25,7 +25,7 @@ def constraint_fault(world: World, asker: Instance, new: list[Place], gone: dict
     mine = [] if asker.attempt is None else [(t.group, t.node, t.devices) for t in asker.attempt.tasks.values() if t.holds]
     others = list(_held(world, asker, gone))
     return (
-        _topology(asked, mine + new)
+        topology_fault(asked, mine + new)
         or _near(job, asked, mine, new, [held for held in others if held[4]])
         or _away(job, asked, mine, new, others)
         or _alone(job, asked, new, others)
@@ -58,7 +58,8 @@ def _held(world: World, asker: Instance, gone: dict[AttemptKey, None]) -> Iterab
                     yield kept.instance.job, group, node, devices, False
 
 
-def _topology(asked: Constraints, places: list[Place]) -> str:
+def topology_fault(asked: Constraints, places: list[Place]) -> str:
+    """What is wrong with the domains in which these places are, whoever else is there."""
     for within in asked.within:
         found = dict.fromkeys([domain(node, within.level) for _, node, _ in places])
         if within.required and (len(found) > 1 or "" in found):

@@ -440,7 +440,7 @@ class Judge:
         self._fault("gang", gang_fault(instance.job, event.placements))
         before = plans.by_key.pop(key, None)
         planned = Planned(key, instance, self._placed(instance, event.placements), event.start_us, event.until_us)
-        self._fault("plan", plans.missing(planned, lenient=False))
+        self._fault("plan", plans.closed(planned) or plans.missing(planned, lenient=False))
         self._fault("reserved", self.reserved.planned(planned, event.placements, event.start_us))
         if before is not None and before.start_us < event.start_us:
             places = [Placement(0, node.row, devices) for node, uses in before.uses.items() for _, devices in uses]

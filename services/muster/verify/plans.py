@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from muster.events.decisions import Placement
+from muster.verify.constraints import asked_by, topology_fault
 from muster.verify.places import device_fault, held, node_fault, shortage
 from muster.verify.waiting import waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Job, Node, Nomination, Use, World
@@ -114,7 +115,11 @@ class Plans:
         return since_us
 
     def closed(self, planned: Planned) -> str:
-        """Why one of its nodes or devices would not take it now, whatever is held there."""
+        """Why one of its nodes or devices, or its domains, would not take it now, whatever is held there."""
+        places = [(group, node, devices) for node, uses in planned.uses.items() for group, devices in uses]
+        fault = topology_fault(asked_by(planned.instance.job), places)
+        if fault:
+            return fault
         for node, uses in planned.uses.items():
             for group, devices in uses:
                 fault = node_fault(self.world, planned.instance.job, node, group) or device_fault(node, group, devices)

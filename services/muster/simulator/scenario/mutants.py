@@ -29,6 +29,7 @@ from muster.engine.emit import Emitter
 from muster.engine.filters import FILTERS, JOB_FILTERS
 from muster.engine.filters.resources import ResourcesFilter
 from muster.engine.filters.selector import SelectorFilter
+from muster.engine.horizon import Horizon
 from muster.engine.limits import Limits
 from muster.engine.passes import Asked, Pass
 from muster.engine.place import Placer
@@ -553,6 +554,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-backfill": _policy(backfill=msgspec.UNSET),
     "no-order": _policy(order=msgspec.UNSET),
     "no-strictness": _policy(strict=msgspec.UNSET),
+    "planned-in-any-domain": _instead(Horizon, "_domains", lambda self, levels: [self.state.ledger.registered]),
     "no-reservations": _instead(Reserved, "binding", lambda self, job: []),
     "reserved-for-nobody": lambda: mock.patch("muster.engine.reserved.those_for", return_value=[]),
     "reserved-stay": _instead(Reserved, "evicted", lambda self: []),
