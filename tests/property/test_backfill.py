@@ -8,7 +8,7 @@ import msgspec
 
 from muster.cluster.plans import PlannedStart, order_of
 from muster.events.base import Event
-from muster.events.jobs import GroupRequest, JobRequest, JobSubmitted
+from muster.events.jobs import Constraints, GroupRequest, JobRequest, JobSubmitted, Within
 from muster.events.nodes import NodeRegistered, NodeSpec
 from muster.events.operations import Backfill, Policy, PolicySet
 from tests.support.brute_plans import earliest
@@ -19,6 +19,7 @@ from tests.support.plays import Plays, come_to_rest
 
 STORIES = 30
 CASES = 150
+RACK_CASES = 60
 ROUNDS = 8
 
 
@@ -88,6 +89,15 @@ def test_what_is_planned_is_as_early_as_brute_force_finds() -> None:
     assert counts["several groups"] >= 100
     assert counts["behind a plan"] >= 300
     assert counts["nothing within the horizon"] >= 50
+    assert counts["several groups, later"] <= counts["several groups"] // 50
+
+
+def test_what_stays_in_one_rack_is_planned_as_early_as_brute_force_finds() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(RACK_CASES):
+        counts += Racks(seed).play()
+    print(f"{RACK_CASES} cases with racks: {dict(sorted(counts.items()))}")
+    assert counts["plans in one rack"] >= 150
     assert counts["several groups, later"] <= counts["several groups"] // 50
 
 
@@ -184,7 +194,25 @@ class Case:
                 assert several, where
                 self.counts["several groups, later"] += 1
             self.counts["plans"] += 1
+            self.counts["plans in one rack"] += bool(instance.job.gang.rules)
             self.counts["gangs"] += not instance.job.gang.single
             self.counts["several groups"] += several
             self.counts["behind a plan"] += bool(before) and best is not None
             before.append(planned)
+
+
+class Racks(Case):
+    """The same where nodes stand in racks, one in none, and half of the jobs stay within one."""
+
+    def node(self, name: str) -> NodeRegistered:
+        event = super().node(name)
+        return msgspec.structs.replace(
+            event, spec=msgspec.structs.replace(event.spec, rack=self.random.choice(("r1", "r2", "r2", "")))
+        )
+
+    def submission(self) -> JobSubmitted:
+        event = super().submission()
+        if self.random.random() < 0.5:
+            return event
+        within = Constraints(within=(Within(level="rack", required=True),))
+        return msgspec.structs.replace(event, request=msgspec.structs.replace(event.request, constraints=within))

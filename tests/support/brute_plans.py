@@ -65,7 +65,17 @@ def promised_us(state: State, attempt: Attempt) -> int:
 def fits_from(state: State, instance: Instance, held: Sequence[Holding], start_us: int) -> bool:
     """Whether its minima have places that are free from this instant on for ever."""
     times = [start_us, *[since_us for since_us, *_ in held if since_us > start_us]]
-    rooms = [Least(node, held, times) for node in state.ledger.nodes if node is not None and _open(node, instance)]
+    nodes = [node for node in state.ledger.nodes if node is not None and _open(node, instance)]
+    within = instance.job.request.constraints.within if instance.job.request.constraints else ()
+    if within:  # one level, required
+        racks = sorted({node.spec.rack for node in nodes} - {""})
+        return any(fits_on(instance, held, times, [node for node in nodes if node.spec.rack == rack]) for rack in racks)
+    return fits_on(instance, held, times, nodes)
+
+
+def fits_on(instance: Instance, held: Sequence[Holding], times: Sequence[int], nodes: Sequence[Node]) -> bool:
+    """Whether its minima have places on these nodes that are free at all these instants."""
+    rooms = [Least(node, held, times) for node in nodes]
     wanted = [group for group in instance.job.request.groups for _ in range(group.min)]
     wanted.sort(key=lambda group: (-group.gpus, -group.gpu_milli, -group.cpu_milli, group.name))
     return _place(rooms, wanted, 0, 0)
