@@ -84,6 +84,7 @@ NOTICED_BY = {
     "no-order": "order-smallest",
     "no-strictness": "order-strict",
     "planned-in-any-domain": "plan-rack",
+    "planned-beside-exclusive": "plan-exclusive",
     "no-reservations": "S11-limit",
     "reserved-for-nobody": "S13",
     "reserved-stay": "maintenance-22",

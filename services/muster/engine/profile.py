@@ -13,6 +13,7 @@ as gone now, for the question whether a plan waits only for those who are overdu
 
 from collections.abc import Iterable, Sequence
 
+from muster.cluster.jobs import Task
 from muster.cluster.nodes import Node
 from muster.cluster.plans import FAR, length_us, promised_us
 from muster.cluster.shapes import Gang, Shape
@@ -67,8 +68,11 @@ def curve(state: State, node: Node, uses: Iterable[Use] = (), lenient: bool = Fa
     changes: list[tuple[int, Amounts, int]] = []
     until_us = FAR
     waited = {key: _waited(state, node, state.nominations[key], lenient) for key in node.claims}
+    whole = _last_alone(state, node, lenient)
     for task in node.tasks:
         amounts = _task_amounts(node, task.shape, task.devices)
+        if whole is not None:  # an exclusive job has all of it until its last task there has gone
+            amounts = capacity(node) if task is whole else [0] * len(free)
         end_us = promised_us(policy, task.attempt)
         if end_us < now:
             end_us = now if lenient else FAR
@@ -109,6 +113,20 @@ def curve(state: State, node: Node, uses: Iterable[Use] = (), lenient: bool = Fa
         for at, amount in enumerate(amounts):
             here[at] += sign * amount
     return Curve(times, raw, until_us)
+
+
+def _last_alone(state: State, node: Node, lenient: bool) -> Task | None:
+    """Of the tasks of an exclusive job, the one that promised to be gone last; None where others may be beside."""
+    if node.row not in state.ledger.tags.owners or not node.tasks:
+        return None
+
+    def gone_us(task: Task) -> int:
+        end_us = promised_us(state.policy, task.attempt)
+        if end_us < state.at_us:
+            end_us = state.at_us if lenient else FAR
+        return end_us
+
+    return max(node.tasks, key=gone_us)
 
 
 def _by_time(change: tuple[int, Amounts, int]) -> int:

@@ -77,11 +77,22 @@ class Plans:
             before = [each for each in before if above(world, each.instance, planned.instance)]
             kept = [each for each in world.nominations.values() if node in each.uses]
             begin = [max(each.start_us, world.at_us) for each in before] + [self.since_us(each, lenient) for each in kept]
+            if self._alone(node, start_us, lenient, but):
+                return f"{node.name} is an exclusive job's, at {start_us}"
             for time_us in [start_us, *[begun_us for begun_us in begin if start_us < begun_us < end_us]]:
                 fault = shortage(node, asked, self.taken(node, time_us, before, kept, lenient, but))
                 if fault:
                     return f"{fault}, at {time_us}"
         return ""
+
+    def _alone(self, node: Node, time_us: int, lenient: bool, but: Attempt | None) -> bool:
+        """Whether an exclusive job is still on the node then, which lets nobody else be there."""
+        for task in node.tasks:
+            if task.attempt is not but and asked_by(task.attempt.instance.job).exclusive:
+                end_us = self.end_us(task.attempt)
+                if not lenient if end_us < self.world.at_us else end_us > time_us:
+                    return True
+        return False
 
     def taken(
         self, node: Node, time_us: int, before: list[Planned], kept: list[Nomination], lenient: bool, but: Attempt | None

@@ -3,7 +3,7 @@
 from typing import Any
 
 from muster.events.decisions import InstanceStarted, PlanDropped, StartPlanned
-from muster.events.jobs import GroupRequest
+from muster.events.jobs import Constraints, GroupRequest, Within
 from muster.events.nodes import TaskExited, TaskReady
 from muster.events.operations import Backfill, Policy, PolicySet
 from tests.unit.verify.story import S, Story, at, bound, case, ended, exited
@@ -140,3 +140,19 @@ def a_plan_counts_until_it_ends(bad: bool) -> Story:
             TaskExited(job="big", instance=0, attempt=1, rank=0, code=0), then=(ended("big", "finished", reason="finished"),)
         )
     return story.bind("filler", at(0, 0, 1))
+
+
+@case("plan")
+def nothing_is_planned_beside_an_exclusive_job(bad: bool) -> Story:
+    story = Story().add(PolicySet(policy=Policy(backfill=Backfill()))).node("a")
+    story.submit("alone", ONE, time_limit_us=100 * S, constraints=Constraints(exclusive=bad)).bind("alone", at(0, 0, 0))
+    story.submit("other", ONE, time_limit_us=10 * S)
+    return story.add(then=(planned("other", story.now(), at(0, 0, 1)),))
+
+
+@case("plan")
+def what_stays_in_one_rack_is_planned_in_one(bad: bool) -> Story:
+    story = Story().add(PolicySet(policy=Policy(backfill=Backfill()))).node("a", rack="r1").node("b", rack="r2" if bad else "r1")
+    within = Constraints(within=(Within(level="rack"),))
+    story.submit("gang", GroupRequest(gpus=1, count=2, min=2), time_limit_us=10 * S, constraints=within)
+    return story.add(then=(planned("gang", story.now(), at(0, 0, 0), at(1, 1, 0)),))

@@ -19,7 +19,7 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, reclaim, reserved, yielding
+from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, profile, reclaim, reserved, yielding
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -555,6 +555,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-order": _policy(order=msgspec.UNSET),
     "no-strictness": _policy(strict=msgspec.UNSET),
     "planned-in-any-domain": _instead(Horizon, "_domains", lambda self, levels: [self.state.ledger.registered]),
+    "planned-beside-exclusive": _instead(profile, "_last_alone", lambda state, node, lenient: None),
     "no-reservations": _instead(Reserved, "binding", lambda self, job: []),
     "reserved-for-nobody": lambda: mock.patch("muster.engine.reserved.those_for", return_value=[]),
     "reserved-stay": _instead(Reserved, "evicted", lambda self: []),
