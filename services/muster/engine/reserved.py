@@ -169,12 +169,18 @@ class Reserved:
         return best
 
     def clear_of(self, planned: PlannedStart) -> bool:
-        """Whether nothing of the plan's nodes is reserved for others while it is to run."""
+        """Whether nothing of the plan's places is reserved for others while it is to run."""
         binding = self.binding(planned.instance.job)
         if not binding:
             return True
-        met = self._closed_at(binding, planned.instance, max(planned.start_us, self.state.at_us))[0]
-        return not any(met >> row & 1 for row in planned.by_row)
+        job, start_us = planned.instance.job, max(planned.start_us, self.state.at_us)
+        length = length_us(self.state.policy, job)
+        end_us = FAR if length == FAR else start_us + length
+        return not any(
+            any(held.has(place.row, place.devices) for place in planned.placements)
+            and meets(self.state, held.reservation, job, start_us, end_us)
+            for held in binding
+        )
 
     def _closed_at(self, binding: list[Held], instance: Instance, start_us: int) -> tuple[int, int]:
         """The rows that an instance starting then may not have, and when the first window ends that is in its way."""

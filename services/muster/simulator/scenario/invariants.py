@@ -6,9 +6,10 @@ by `muster.cluster.invariants`. The numbers in the docstrings are those of the l
 
 from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants
-from muster.cluster.jobs import TERMINAL, Attempt, Instance
+from muster.cluster.jobs import TERMINAL, Attempt, Instance, Job
 from muster.cluster.nodes import Node
 from muster.cluster.queuetree import tasks_amounts
+from muster.cluster.reservations import those_for
 from muster.cluster.state import Nomination
 from muster.events.base import INT_MAX
 from muster.events.decisions import InstanceBound, InstancePreempted, MembersReplaced, Nominated, NominationEnded, Placement
@@ -153,17 +154,28 @@ class Invariants:
             return None
         if any(job.gang.rules is not None for job in self.world.state.jobs.values()):
             return None
+        reserved = self._reserved(nomination.instance.job)
         for spared in nomination.victims:
-            if told.get(spared.instance.key) != nomination.instance.key:
-                continue  # it stops anyway
+            if told.get(spared.instance.key) != nomination.instance.key or not spared.held:
+                continue  # it stops anyway, or has left at once: what it had is free now
             gone = [victim for victim in nomination.victims if victim is not spared]
             room = 0
             for node in self.world.state.nodes:
-                if node is not None and room < groups[0].min:
+                if node is not None and node.name not in reserved and room < groups[0].min:
                     room += self._room(nomination, groups[0], node, gone)
             if room >= groups[0].min and not self._over_limit(nomination, spared):
                 return spared.instance.key
         return None
+
+    def _reserved(self, job: Job) -> dict[str, None]:
+        """The nodes of which something is reserved for others, whenever that is: room there may be of no use."""
+        state = self.world.state
+        own = those_for(state, job)
+        found: dict[str, None] = {}
+        for name, each in state.reservations.by_name.items():
+            if name not in own:
+                found.update(dict.fromkeys([*each.spec.nodes, *[piece.node for piece in each.pieces]]))
+        return found
 
     def _over_limit(self, nomination: Nomination, spared: Attempt) -> bool:
         """Whether some limit would be exceeded if this victim stayed."""
