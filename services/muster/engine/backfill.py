@@ -15,6 +15,7 @@ as well, as long as his turn has not come.
 
 from typing import Final
 
+import numpy as np
 from msgspec import UNSET
 
 from muster.cluster.jobs import Instance
@@ -43,6 +44,32 @@ CHAINS_MAX: Final = 65_536
 InstanceKey = tuple[str, int]
 Behind = tuple[int, tuple[InstanceKey, ...]]
 """The chain of those kept or made before it in its round, and those who rank above it and whose turn had not come."""
+
+
+class Since:
+    """The rows that moved since a position, each once, as they are known up to another."""
+
+    __slots__ = ("array", "few", "position", "rows", "upto")
+
+    def __init__(self, position: int) -> None:
+        self.position = self.upto = position
+        self.rows: dict[int, None] = {}
+        self.array = np.zeros(LOOKED_MAX, dtype=np.int64)
+        """The same, in its beginning."""
+        self.few = True
+
+    def add(self, notes: list[int] | None) -> bool:
+        """These moved too; None: any may have. Whether they are not too many in all."""
+        if notes is None:
+            self.few = False
+        for row in notes or ():
+            if self.few and row not in self.rows:
+                if len(self.rows) >= LOOKED_MAX:
+                    self.few = False
+                    break
+                self.array[len(self.rows)] = row
+                self.rows[row] = None
+        return self.few
 
 
 class Backfill:
@@ -95,7 +122,7 @@ class Backfill:
         """Up to where that is so."""
         self._kept: dict[InstanceKey, int] = {}
         """Until when a plan that was looked at relies on nobody who is overdue."""
-        self._since: tuple[int, int, dict[int, None] | None] = (-1, -1, None)
+        self._since = Since(-1)
         self._chains: dict[tuple[int, InstanceKey], int] = {}
         self._chain = 0
         """Tells which plans were kept or made in this round so far: the same for the same, one after the other."""
@@ -319,9 +346,9 @@ class Backfill:
         moved = self._rows_since(position)
         if moved is None:
             return False
-        if any(row in moved for row in planned.by_row):
+        if any(row in moved.rows for row in planned.by_row):
             return False
-        return not self.horizon.any_sooner(planned, list(moved))
+        return not self.horizon.any_sooner(planned, moved.array[: len(moved.rows)])
 
     def _part(self) -> None:
         """Others moved something: the plans looked at so far have seen what was before."""
@@ -329,15 +356,14 @@ class Backfill:
             self._looked[key] = self._through
         self._together = []
 
-    def _rows_since(self, position: int) -> dict[int, None] | None:
+    def _rows_since(self, position: int) -> "Since | None":
         """Which rows moved since, each once; None for too many."""
-        plans = self.state.plans
-        upto = plans.upto()
-        if self._since[:2] != (position, upto):
-            notes = plans.since(position)
-            rows = None if notes is None else dict.fromkeys(notes)
-            self._since = position, upto, rows if rows is None or len(rows) <= LOOKED_MAX else None
-        return self._since[2]
+        since, plans = self._since, self.state.plans
+        if since.position != position:
+            since = self._since = Since(position)
+        notes = plans.since(since.upto)
+        since.upto = plans.upto()
+        return since if since.add(notes) else None
 
     def _count(self, planned: PlannedStart, behind: Behind) -> None:
         """The plan is made or kept: who comes after in this round plans behind it."""

@@ -174,14 +174,14 @@ class Horizon:
             until = min([until, self.curve(node).until_us, *[max(begun_us, now) for begun_us in begin]])
         return until
 
-    def any_sooner(self, planned: PlannedStart, rows: Sequence[int]) -> bool:
+    def any_sooner(self, planned: PlannedStart, rows: Int) -> bool:
         """Whether one of the rows has room for a task of the planned instance before its start."""
         shapes = planned.instance.job.gang.shapes
-        if not rows or not all(shape.gpus for shape in shapes):
-            return any(self._sooner(planned, row) for row in rows)
+        if not len(rows) or not all(shape.gpus for shape in shapes):
+            return any(self._sooner(planned, row) for row in rows.tolist())
         self._refresh()
         ends = self._ends()
-        some = np.array([row for row in rows if row < len(ends)], dtype=np.int64)
+        some = rows[rows < len(ends)]
         step = self.settings.resolution_us
         for shape in shapes:
             if shape.gpus <= ends.shape[1]:
