@@ -8,6 +8,7 @@ from muster.cluster.jobs import TERMINAL, Attempt, Job
 from muster.cluster.nodes import LEVELS, Node, cpu_level
 from muster.cluster.queuetree import QueueTree
 from muster.cluster.state import Nomination, State
+from muster.cluster.usage import Usage
 
 
 def check_invariants(state: State) -> None:
@@ -58,6 +59,8 @@ def _check_tree(state: State, tree: QueueTree) -> None:
     check(_some(tree.healthy) == _some(anew.healthy), f"healthy {tree.healthy}, counted anew {anew.healthy}")
     check(sorted(tree.queues) == sorted(anew.queues), f"queues {sorted(tree.queues)}, counted anew {sorted(anew.queues)}")
     check(_some(tree.root.charged) == _some(anew.root.charged), "what is charged in all differs from what is counted anew")
+    if tree.usage is not None:
+        _check_usage(tree, tree.usage)
     for name, queue in tree.queues.items():
         right = anew.queues[name]
         check(queue.open == right.open, f"queue {name}: {queue.open} jobs counted as open, {right.open} are")
@@ -68,6 +71,16 @@ def _check_tree(state: State, tree: QueueTree) -> None:
         check(len(queue.attempts) == len(right.attempts), f"queue {name} lists {len(queue.attempts)} attempts")
         check(all(attempt in right.attempts for attempt in queue.attempts), f"queue {name} lists another's attempt")
         check(queue.guarantee == right.guarantee and queue.caps == right.caps, f"queue {name} is promised something else anew")
+
+
+def _check_usage(tree: QueueTree, usage: Usage) -> None:
+    """Of whatever is charged it is noted how much was used."""
+    for name, queue in tree.queues.items():
+        noted = (name, "") in usage.entries or not any(queue.charged.values())
+        check(noted, f"queue {name} is charged {queue.charged}, and nothing is noted of what it used")
+        for user in queue.users if queue.fair else ():
+            check((name, user) in usage.entries, f"user {user} has something in {name}, and nothing is noted of what was used")
+    check(min([0, *[used.amount for used in usage.entries.values()]]) == 0, "less than nothing was used")
 
 
 def _charged(state: State) -> list[Attempt | Nomination]:

@@ -290,6 +290,8 @@ class QueueTree:
         before = self.seen.get(node.row, NOTHING)
         if now == before:
             return False
+        if self.usage is not None:
+            self.usage.touch_all(self)
         _add(self.capacity, before[0], -1)
         _add(self.healthy, before[1], -1)
         _add(self.capacity, now[0], 1)
@@ -300,6 +302,8 @@ class QueueTree:
 
     def unsee(self, node: Node) -> None:
         """The node is gone."""
+        if self.usage is not None:
+            self.usage.touch_all(self)
         before = self.seen.pop(node.row, NOTHING)
         _add(self.capacity, before[0], -1)
         _add(self.healthy, before[1], -1)

@@ -1,11 +1,12 @@
 """What queues and their users have used, with a half-life: the policy's `history_half_life_us`; off where it says nothing.
 
-Used is the dominant share of what was charged, in 2^-24 of all there is, times milliseconds: it grows while something is charged,
-and is multiplied by one factor at each boundary of log time, a multiple of 60 s. Everything is an integer. What is charged at an
-instant counts from there on; capacity counts as it is when charges change or a boundary passes.
+Used is the dominant share of what was charged, in 2^-32 of all there is, times seconds: it grows while something is charged,
+and is multiplied by one factor at each boundary of log time, a multiple of 60 s. Everything is an integer. What is charged, and
+what there is, counts from the instant on at which it became so.
 
 There is an entry for each queue, and for each user of a fair queue, for which something is charged or was of late: what has
-faded to nothing is dropped. Cost: the way up at each change of a charge, and all entries at a boundary.
+faded to nothing is dropped. Cost: the way up at each change of a charge, and all entries at a boundary and, once a cycle, where
+there is more or less than before.
 """
 
 from collections.abc import Iterable
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from muster.cluster.queuetree import Charge, Queue, QueueTree
 
 EACH_US: Final = 60_000_000
-UNIT_BITS: Final = 24
+UNIT_BITS: Final = 32
+SECOND: Final = 1_000_000
 ONE: Final = 1 << 32
 LOOPS_MAX: Final = 64
-LEAST: Final = 1000
+LEAST: Final = 256
 """Less than this of what is not charged any more is nothing: a second of a 2^-24 of all there is."""
 
 Key = tuple[str, str]
@@ -39,11 +41,13 @@ class Used:
 class Usage:
     """The history of a tree of queues."""
 
-    __slots__ = ("_boundary", "_factor", "entries", "now_us")
+    __slots__ = ("_all_us", "_boundary", "_factor", "entries", "now_us")
 
     def __init__(self, half_life_us: int, at_us: int) -> None:
         self.entries: dict[Key, Used] = {}
         self.now_us = at_us
+        self._all_us = -1
+        """When all was last added up; what came to be charged since then was so from now on."""
         self._boundary = at_us // EACH_US
         self._factor = factor(half_life_us)
 
@@ -67,9 +71,11 @@ class Usage:
                 self._accrue((each.name, user), _rate(tree, each.users.get(user, {})))
 
     def touch_all(self, tree: "QueueTree") -> None:
-        """What is charged anywhere is about to change."""
-        for key in self.entries:
-            self._accrue(key, _rate(tree, _charged(tree, key)))
+        """What is charged anywhere, or what there is, is about to change."""
+        if self._all_us < self.now_us:
+            self._all_us = self.now_us
+            for key in self.entries:
+                self._accrue(key, _rate(tree, _charged(tree, key)))
 
     def of(self, tree: "QueueTree", queue: "Queue", user: str = "") -> int:
         """What the queue, or a user in it, has used until now."""
@@ -77,7 +83,7 @@ class Usage:
         used = self.entries.get(key)
         if used is None:
             return 0
-        return used.amount + _rate(tree, _charged(tree, key)) * (self.now_us - used.since_us) // 1000
+        return used.amount + _rate(tree, _charged(tree, key)) * (self.now_us - used.since_us) // SECOND
 
     def pass_time(self, tree: "QueueTree", at_us: int) -> None:
         """A cycle begins then."""
@@ -89,8 +95,8 @@ class Usage:
             gone = []
             for key, used in self.entries.items():
                 rate = _rate(tree, _charged(tree, key))
-                amount = (used.amount + rate * (first_us - used.since_us) // 1000) * self._factor >> 32
-                used.amount = self._fade(amount, rate * (EACH_US // 1000), passed - 1)
+                amount = (used.amount + rate * (first_us - used.since_us) // SECOND) * self._factor >> 32
+                used.amount = self._fade(amount, rate * (EACH_US // SECOND), passed - 1)
                 used.since_us = last_us
                 if not rate and used.amount < LEAST:
                     gone.append(key)
@@ -112,7 +118,7 @@ class Usage:
         if used is None:
             self.entries[key] = Used(0, self.now_us)
         else:
-            used.amount += rate * (self.now_us - used.since_us) // 1000
+            used.amount += rate * (self.now_us - used.since_us) // SECOND
             used.since_us = self.now_us
 
 
@@ -146,7 +152,7 @@ def _charged(tree: "QueueTree", key: Key) -> "Charge":
 
 
 def _rate(tree: "QueueTree", charged: "Charge") -> int:
-    """The dominant share of what is charged, in 2^-24."""
+    """The dominant share of what is charged, in 2^-32."""
     if tree.stale:
         tree.settle()
     return max([0, *[(charged.get(what, 0) << UNIT_BITS) // there for what, there in tree.dimensions]])

@@ -24,6 +24,7 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     yielding    nobody is preempted where it is enough that those go who make way by what they are: best-effort jobs, headroom
     budget      no budget of disruption is broken where a single task would fit without that, nor for a drain
     minimal     had any one victim been left where it is, something of the nominated places or of a limit would be missing
+    turn        nobody is bound before who waits for the same, could have it, and by a history of what was used stands before
     quota       what is bound or nominated exceeds no limit of its queue, of those above it, or of its user there, is not lent
                 to nobody, and comes from no queue that was removed
     started     every member that has not exited is ready
@@ -57,31 +58,15 @@ from muster.events.registry import INPUTS
 from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
+from muster.verify.found import Summary, Violation
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above, passed_over
 from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.reservations import Reservations
+from muster.verify.turns import Turns
 from muster.verify.waiting import outcome_of, waiting_fault
 from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Node, Nomination, Task, Use, World
 from muster.verify.yielding import all_that_make_way, lone, makes_way, spots, unwilling
-
-
-class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that was not legal; `index` is its place in the cycle, -1 where the cycle as such is at fault."""
-
-    cycle: int
-    index: int
-    rule: str
-    text: str
-
-
-class Summary(msgspec.Struct, kw_only=True):
-    """What was judged, so that a log with nothing in it to judge can be told from a good one."""
-
-    cycles: int = 0
-    inputs: int = 0
-    placements: int = 0
-    decisions: Counter[str] = msgspec.field(default_factory=Counter)  # by kind
 
 
 def verify(cycles: Iterable[Cycle]) -> list[Violation]:
@@ -99,10 +84,12 @@ class Judge:
         self.world = World()
         self.plans = Plans(self.world)
         self.reserved = Reservations(self.world, self.plans)
+        self.turns = Turns(self.world)
         self.summary = Summary()
         self.violations: list[Violation] = []
         self._index, self._about = -1, ""
         """Place of the decision in hand, and what it is about; and what its cycle decides in all:"""
+        self._honoured: dict[InstanceKey, None] = {}  # bound where they were nominated, whoever's turn it is
         self._bound: dict[InstanceKey, None] = {}
         self._preempted: dict[AttemptKey, None] = {}
         self._victims: dict[InstanceKey, dict[AttemptKey, None]] = {}  # by the instance that is nominated
@@ -145,6 +132,8 @@ class Judge:
         self._check(len(cycle.inputs) <= most, "bounds", f"{len(cycle.inputs)} inputs; at most {most} are allowed")
         right = cycle.number == world.number + 1 and cycle.at_us >= world.at_us
         right = right and (cycle.term > world.term if started is not None else cycle.term == world.term)
+        if world.books is not None and world.books.history is not None:
+            world.books.history.pass_time(max(world.at_us, cycle.at_us))
         world.number, world.term, world.at_us = cycle.number, cycle.term, max(world.at_us, cycle.at_us)
         world.gaps_us += started.gap_us if started is not None else 0
         self._check(right, "time", text)
@@ -152,6 +141,7 @@ class Judge:
     def _look_ahead(self, cycle: Cycle) -> None:
         """Some decisions are legal only with others of their cycle, and there are bounds to a whole one."""
         made_now, policy = cycle.decisions, self.world.policy
+        self._honoured = {}
         self._bound = {(e.job, e.instance): None for e in made_now if type(e) is made.InstanceBound}
         self._preempted = {(e.job, e.instance, e.attempt): None for e in made_now if type(e) is made.InstancePreempted}
         self._victims = {}
@@ -291,6 +281,9 @@ class Judge:
         self._fault("strict", passed_over(world, instance))
         self._fault("gang", gang_fault(instance.job, event.placements))
         self._unkept((event.job, event.instance))
+        if not self.plans.most and not self.reserved.by_name and key[:2] not in self._honoured:
+            new = self._tasks_at(instance, event.placements)
+            self._fault("turn", self.turns.fault(instance, new, self._missing, self._over_quota))
         instance.attempts = event.attempt
         instance.attempt = Attempt(instance, key, world.led_us + world.policy.ready_timeout_us, world.at_us)
         self._put(instance.attempt, event.placements)
@@ -466,6 +459,8 @@ class Judge:
         kept = self._pop(key)
         if kept is None:
             return self._fault("unknown", "it has no nomination that could end")
+        if event.reason == "bound":
+            self._honoured[key] = None
         taker = world.instance(event.by, 0)
         lost = [n for n in kept.uses if world.rows.get(n.row) is not n or n.liveness != "heard" or "fenced" in n.closed]
         so = {

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from muster.events.jobs import GroupRequest
 from muster.events.nodes import Device
 from muster.events.queues import DEPTH_MAX, QUEUES_MAX, Amounts, QueueRemoved, QueueSet
+from muster.verify.history import History
 
 if TYPE_CHECKING:
     from muster.verify.world import Attempt, AttemptKey, Instance, Job, Node, Task, Use, World
@@ -31,6 +32,7 @@ class Books:
         self.closed: dict[str, None] = {}
         self.charged: dict[str, Sum] = {}
         self.users: dict[tuple[str, str], Sum] = {}
+        self.history: History | None = None  # where the policy keeps one
         self.lending = False  # some queue does not lend all that it is promised
         self._promised: tuple[int, dict[str, Sum], Sum] | None = None
 
@@ -72,6 +74,20 @@ class Books:
         while found[-1] in self.said and self.said[found[-1]].parent:
             found.append(self.said[found[-1]].parent)
         return found
+
+    def remember(self) -> None:
+        """As the policy says, what is used is kept from now on, or no more."""
+        keeps = isinstance(self.world.policy.history_half_life_us, int)
+        self.history = (self.history or History(self.world, self)) if keeps else None
+
+    def there(self) -> Sum:
+        """What there is of CPU, memory, and GPUs of each model, whatever its health."""
+        total: Sum = Counter()
+        for node in self.world.rows.values():
+            total.update({"cpu": node.spec.cpu_milli, "memory": node.spec.memory_mib})
+            known = [device.uuid for device in node.spec.devices]
+            total.update(sum_of([Counter({f"gpus/{d.model}": counts(d.profile)}) for d in node.devices if d.uuid in known]))
+        return Counter({what: amount for what, amount in total.items() if amount})
 
     # What is charged
 

@@ -247,8 +247,11 @@ class World:
                 if self.rows and lease_us < promised_us:  # agents keep the lease that they were given
                     self.lease_until_us = max(self.lease_until_us, self.at_us + promised_us)
                 self.policy = event.policy
+                if self.books is not None:
+                    self.books.remember()
             case queues.QueueSet() | queues.QueueRemoved():
                 self.books = self.books or Books(self)
+                self.books.remember()
                 self.books.evolve(event)
             case nodes.NodesHeard():
                 away = {row: self.rows[row] for row in event.missing + event.unread if row in self.rows}

@@ -6,6 +6,10 @@ import pytest
 
 from muster.cluster.queuetree import Queue, QueueTree
 from muster.cluster.usage import EACH_US, ONE, Usage, Used, factor
+from muster.events.operations import Policy
+from muster.events.queues import QueueSet
+from tests.support.build import job, node
+from tests.support.driver import Driver
 
 HOUR_US = 3_600_000_000
 
@@ -32,13 +36,13 @@ def test_what_is_charged_adds_up_by_its_dominant_share_and_fades() -> None:
     tree, queue = _tree(25)
     history = Usage(HOUR_US, 0)
     history.touch(tree, queue, "u")
-    exact, rate = Fraction(0), Fraction(1 << 24, 4)
+    exact, rate = Fraction(0), Fraction(1 << 32, 4)
     for at_us in range(EACH_US, 3 * HOUR_US + 1, EACH_US):
-        exact = (exact + rate * 60_000) * Fraction(factor(HOUR_US), ONE)
+        exact = (exact + rate * 60) * Fraction(factor(HOUR_US), ONE)
         history.pass_time(tree, at_us)
     assert abs(history.of(tree, queue) - exact) < 1000
     history.pass_time(tree, 3 * HOUR_US + 7_000_000)
-    assert abs(history.of(tree, queue) - exact - rate * 7_000) < 1000
+    assert abs(history.of(tree, queue) - exact - rate * 7) < 1000
 
 
 @pytest.mark.parametrize("charged", [0, 25])
@@ -74,4 +78,30 @@ def test_charges_count_from_when_they_change() -> None:
     history.touch(tree, queue, "")
     queue.charged = {}
     history.pass_time(tree, 40_000_000)
-    assert history.of(tree, queue) == (1 << 23) * 4_000
+    assert history.of(tree, queue) == (1 << 31) * 4
+
+
+def test_what_is_charged_already_is_noted_where_a_queue_moves_or_becomes_fair() -> None:
+    driver = Driver(Policy(history_half_life_us=HOUR_US))
+    driver.step(QueueSet(queue="old"), QueueSet(queue="new"), QueueSet(queue="team", parent="old"), node("n0", 2))
+    driver.step(job("j", queue="team"))
+    driver.step(QueueSet(queue="team", parent="new", order="fair"), after_s=10)
+    driver.step(after_s=20)
+    tree = driver.state.tree
+    assert tree is not None
+    assert tree.usage is not None
+    used = [
+        tree.usage.of(tree, tree.of(name), user) >> 31 for name, user in (("old", ""), ("new", ""), ("team", ""), ("team", "u"))
+    ]
+    assert used == [10, 20, 30, 20], "seconds of one of two GPUs"
+
+
+def test_what_there_was_counts_until_it_is_another() -> None:
+    driver = Driver(Policy(history_half_life_us=HOUR_US))
+    driver.step(QueueSet(queue="team"), node("n0", 1), job("j", queue="team"))
+    driver.step(node("n1", 3), after_s=10)
+    driver.step(after_s=20)
+    tree = driver.state.tree
+    assert tree is not None
+    assert tree.usage is not None
+    assert tree.usage.of(tree, tree.of("team")) >> 32 == 10 + 20 // 4

@@ -92,8 +92,12 @@ class Story:
 
     def submit(self, job: str, *groups: GroupRequest, queue: str = "default", **request: Any) -> "Story":
         """A job; one task of one GPU if nothing else is said."""
+        return self.submit_as("u", job, *groups, queue=queue, **request)
+
+    def submit_as(self, user: str, job: str, *groups: GroupRequest, queue: str = "default", **request: Any) -> "Story":
+        """The same by somebody."""
         asked = JobRequest(groups=groups or (GroupRequest(gpus=1),), **request)
-        return self.add(JobSubmitted(job=job, name="n", user="u", queue=queue, request=asked))
+        return self.add(JobSubmitted(job=job, name="n", user=user, queue=queue, request=asked))
 
     def bind(self, job: str, *places: Placement, attempt: int = 1, instance: int = 0) -> "Story":
         return self.add(then=(bound(job, *places, attempt=attempt, instance=instance),))
