@@ -76,6 +76,7 @@ class Backfill:
     """The plans of a state as the engine sees them in a pass. Everything but the state is a cache."""
 
     __slots__ = (
+        "_alone",
         "_asker",
         "_behind",
         "_chain",
@@ -105,6 +106,7 @@ class Backfill:
         self.horizon = Horizon(state, cache, settings)
         self._asker: Order = (0, 0, (0, 0, 0))
         self._end_us = 0
+        self._alone = False
         self._most = most
         self.reserved = Reserved(state)
         self.counted = 0
@@ -146,6 +148,8 @@ class Backfill:
         if attempt is not None:
             self._end_us = promised_us(self.state.policy, attempt)
         self.reserved.ask_for(instance, start_us, self._end_us)
+        rules = instance.job.gang.rules
+        self._alone = rules is not None and rules.exclusive
         order = self._order(instance)
         self._asker = (order[0], 0, order[2]) if first else order
 
@@ -178,6 +182,10 @@ class Backfill:
         bits &= self.bits & ~closed
         for row in rows_of(bits):
             node = self.state.ledger.node(row)
+            on = self.state.plans.rows.get(row, {}) if self._alone else {}
+            if any(self.binds(each, self._end_us) for each in on.values()):
+                closed |= 1 << row  # it would be there alone
+                continue
             if not any(self._devices_left(node, candidates) for candidates in wanted):
                 closed |= 1 << row
                 continue
