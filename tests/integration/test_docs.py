@@ -29,6 +29,10 @@ ELSEWHERE = {
         "docs/constraints.md",
         r"muster (?:submit|explain|why-not|cancel|catalogue) .*",
     ): "test_slurm_programs.test_the_commands_of_the_page_on_constraints_run",
+    (
+        "docs/services.md",
+        r"muster (?:submit|job|explain|scale|revise|rollback|cancel) .*",
+    ): "test_services.test_a_service_is_kept_scaled_revised_and_rolled_back",
     ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_the_page_says",
     (
         "docs/reservations.md",

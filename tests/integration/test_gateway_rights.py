@@ -44,7 +44,16 @@ READS = (
     "GET /v1/state",
     "GET /v1/submissions/{job}",
 )
-SUBMITS = ("POST /v1/jobs", "POST /v1/submissions", "POST /v1/jobs/{job}/cancel", "POST /v1/jobs/{job}/priority")
+SUBMITS = (
+    "POST /v1/jobs",
+    "POST /v1/submissions",
+    "POST /v1/jobs/{job}/cancel",
+    "POST /v1/jobs/{job}/priority",
+    "PUT /v1/jobs/{job}",
+    "POST /v1/jobs/{job}/scale",
+    "POST /v1/jobs/{job}/metric",
+    "POST /v1/jobs/{job}/rollback",
+)
 OPERATES = (
     "POST /v1/lease/extend",
     "POST /v1/nodes/{name}/{operation}",

@@ -31,6 +31,13 @@ LOOK = settings(
 ENDLESS_S = 0.1
 """What goes on and on is looked at for so long."""
 JOBS = ("schema-1", "schema-2", "schema-3")
+SERVICES = {
+    "PUT /v1/jobs/{job}": "schema-4",
+    "POST /v1/jobs/{job}/scale": "schema-4",
+    "POST /v1/jobs/{job}/rollback": "schema-4",
+    "POST /v1/jobs/{job}/metric": "schema-5",
+}
+"""What only services take, and a service that takes it."""
 REAL = {
     "job": st.sampled_from(JOBS),
     "name": st.just("n0"),
@@ -56,6 +63,7 @@ NEVER_WRONG = (
     "POST /v1/nodes/{name}/{operation}",
     "DELETE /v1/queues/{queue}",
     "DELETE /v1/reservations/{reservation}",
+    "POST /v1/jobs/{job}/rollback",
 )
 """They take text in their path and nothing else: there is no request that their schema forbids."""
 
@@ -106,6 +114,10 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Described]:
         for id in JOBS:
             assert client.post("/jobs", json=job("known", id=id, groups=[{"count": 2, "gpus": 3}])).status_code == 202
         agents.turn()
+        for id, service in (("schema-4", {}), ("schema-5", {"autoscale": {"metric": "load", "target_milli": 1, "max": 2}})):
+            wanted = {"groups": [{"gpus": 1}], "service": service}
+            assert client.post("/jobs", json={**job("served", id=id), "request": wanted}).status_code == 202
+            assert client.put(f"/jobs/{id}", json={"request": wanted | {"labels": {"v": "2"}}}).status_code == 202
         schema = schemathesis.openapi.from_dict(client.get("/schema/openapi.json").json())
         # What no schema says: the id is of today, a report is of the node in its path, a list fits what it speaks of.
         taken = PositiveDataAcceptanceConfig(expected_statuses=["2xx", "404", "409", "410", "422"])
@@ -148,6 +160,10 @@ def test_what_fits_the_document_is_answered_as_the_document_says(described: Desc
     def look(case: Case[Any], names: dict[str, str] | None) -> None:
         _with_names(case, names)
         body = _plain(case.body)
+        if names and operation in SERVICES:
+            _with_names(case, {"job": SERVICES[operation]})
+            body = {"request": {"groups": [{"gpus": 1}], "service": {}}} if operation.startswith("PUT") else body
+            body = {"value_milli": body["value_milli"]} if operation.endswith("/metric") else body
         case.body = {**body, "node": "n0"} if names and operation.endswith("/reports") else body
         if names and operation.startswith("PUT /v1/reservations"):
             case.body = {"nodes": ["n0"], "for_us": 3_600_000_000, "user": "ada"}

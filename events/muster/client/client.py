@@ -26,10 +26,11 @@ from muster.client.life import Change, Life, Outcome
 from muster.client.making import checked
 from muster.events.cloudevents import GPU_HEALTH, JOBS, OPERATIONS, TELEMETRY, Input
 from muster.events.codec import Malformed, decode_input, decode_report, encode, encode_entry
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRequest, JobRevised, JobRun, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.events.services import JobMetricReported, JobScaleRequested
 from muster.events.telemetry import GpusSampled, decode_sampled
 
 USUAL: Final = "http://127.0.0.1:8470"
@@ -101,6 +102,18 @@ class Muster:
     async def reprioritise(self, job: str, priority: int, *, by: str = "") -> None:
         """Give a job another priority. Over the bus nobody says whether there is such a job."""
         await self._say(JOBS, JobReprioritised(job=job, priority=priority, by=by))
+
+    async def scale(self, job: str, replicas: int, *, by: str = "") -> None:
+        """Give a service so many replicas. Over the bus nobody says whether there is such a service."""
+        await self._say(JOBS, JobScaleRequested(job=job, replicas=replicas, by=by))
+
+    async def revise(self, job: str, request: JobRequest, run: JobRun, *, follows: int = 0, by: str = "") -> None:
+        """Replace the replicas of a service one after the other by such as these; `follows`: only if that is its revision."""
+        await self._say(JOBS, JobRevised(job=job, request=request, run=run, follows=follows, by=by))
+
+    async def metric(self, job: str, value_milli: int, name: str = "", *, by: str = "") -> None:
+        """Say what the metric is by which a service is scaled, in thousandths, over all its replicas."""
+        await self._say(JOBS, JobMetricReported(job=job, value_milli=value_milli, metric=name, by=by))
 
     async def watch(self, job: str) -> AsyncGenerator[Change, None]:
         """What is recorded about a job, from its submission until it is over, each entry once, as it happens.

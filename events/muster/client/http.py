@@ -19,12 +19,13 @@ from muster.client.life import Entry, Life, Outcome
 from muster.events.catalogue import CatalogueSet
 from muster.events.cloudevents import Input
 from muster.events.codec import UnknownKind, decode_entry, encode
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LicencesSet, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned, PolicySet
 from muster.events.registry import KINDS, VERSIONS
 from muster.events.reservations import ReservationRemoved, ReservationSet
+from muster.events.services import JobMetricReported, JobScaleRequested
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 """No proxy leads to these."""
@@ -112,6 +113,14 @@ class HttpChannel:
             answer = await self._post(f"/jobs/{_part(event.job)}/cancel", msgspec.json.encode({"instance": event.instance}))
         elif isinstance(event, JobReprioritised):
             answer = await self._post(f"/jobs/{_part(event.job)}/priority", msgspec.json.encode({"priority": event.priority}))
+        elif isinstance(event, JobScaleRequested):
+            answer = await self._post(f"/jobs/{_part(event.job)}/scale", msgspec.json.encode({"replicas": event.replicas}))
+        elif isinstance(event, JobMetricReported):
+            said = {"value_milli": event.value_milli, "metric": event.metric}
+            answer = await self._post(f"/jobs/{_part(event.job)}/metric", msgspec.json.encode(said))
+        elif isinstance(event, JobRevised):
+            wanted = {"request": event.request, "run": event.run, "follows": event.follows}
+            answer = await self._send("PUT", f"/jobs/{_part(event.job)}", content=msgspec.json.encode(wanted))
         elif isinstance(event, PolicySet):
             answer = await self._send("PUT", "/policy", content=encode(event.policy))
         elif isinstance(event, LicencesSet):

@@ -18,7 +18,8 @@ from muster.events.decisions import (
     JobRejected,
     StopOrdered,
 )
-from muster.events.jobs import JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobSubmitted
+from muster.events.services import ReplicaOpened
 
 State = Literal["unknown", "pending", "starting", "running", "stopping", "finished", "failed", "cancelled", "rejected"]
 
@@ -87,6 +88,8 @@ class Life:
         self.state: State = "unknown"
         self._instances: list[_Instance] = []
         self._open = 0
+        self._kept = False
+        """A service is over when it was cancelled, or rejected, and none of its replicas is left."""
         self._cycle = 0
 
     @property
@@ -99,9 +102,16 @@ class Life:
         event = entry.event
         if isinstance(event, JobSubmitted):
             if not self._instances and event.job == self.job:
-                self._open = event.request.array or 1
+                asked = event.request.service
+                self._kept = bool(asked)
+                self._open = asked.replicas if asked else event.request.array or 1
                 self._instances = [_Instance() for _ in range(self._open)]
+        elif isinstance(event, JobCancelRequested):
+            self._kept = self._kept and event.instance is not None
+        elif isinstance(event, ReplicaOpened):
+            self._open_again(event.instance)
         elif isinstance(event, JobRejected):
+            self._kept = False
             for index in range(len(self._instances)):
                 self._end(index, "rejected", event.reason, 0)
         elif isinstance(event, InstanceBound):
@@ -135,8 +145,19 @@ class Life:
             self._instances[index] = _Instance(state, code, reason)
             self._open -= 1
 
+    def _open_again(self, index: int) -> None:
+        """A replica that was over, or one more, is wanted."""
+        if index == len(self._instances):
+            self._instances.append(_Instance())
+            self._open += 1
+        elif index < len(self._instances) and self._instances[index].state in OVER:
+            self._instances[index] = _Instance()
+            self._open += 1
+
     def _liveliest(self) -> State:
         if not self._instances:
             return "unknown"
+        if self._kept and not self._open:
+            return "pending"
         present = dict.fromkeys([instance.state for instance in self._instances])
         return next(state for state in LIVELIEST if state in present)

@@ -18,7 +18,7 @@ from muster.client import client
 from muster.client.channel import Reported
 from muster.client.errors import ClientError
 from muster.client.life import Change, Outcome
-from muster.events.jobs import JobSubmitted
+from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
@@ -91,6 +91,18 @@ class Muster:
     def reprioritise(self, job: str, priority: int, *, by: str = "") -> None:
         """Give a job another priority."""
         self._run(self._open_one.reprioritise(job, priority, by=by))
+
+    def scale(self, job: str, replicas: int, *, by: str = "") -> None:
+        """Give a service so many replicas."""
+        self._run(self._open_one.scale(job, replicas, by=by))
+
+    def revise(self, job: str, request: JobRequest, run: JobRun, *, follows: int = 0, by: str = "") -> None:
+        """Replace the replicas of a service one after the other by such as these."""
+        self._run(self._open_one.revise(job, request, run, follows=follows, by=by))
+
+    def metric(self, job: str, value_milli: int, name: str = "", *, by: str = "") -> None:
+        """Say what the metric is by which a service is scaled, in thousandths."""
+        self._run(self._open_one.metric(job, value_milli, name, by=by))
 
     def watch(self, job: str) -> Iterator[Change]:
         """What is recorded about a job, from its submission until it is over, as it happens."""

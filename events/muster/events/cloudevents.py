@@ -25,7 +25,7 @@ from muster.events.catalogue import CatalogueSet
 from muster.events.codec import digest
 from muster.events.edge import REPORT_MAX_BYTES, Malformed, unique
 from muster.events.entries import BAD_BYTES, encode
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import (
@@ -40,6 +40,7 @@ from muster.events.operations import (
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.registry import VERSIONS
 from muster.events.reservations import ReservationRemoved, ReservationSet
+from muster.events.services import JobMetricReported, JobScaleRequested
 from muster.events.telemetry import SAMPLED_MAX_BYTES, GpusSampled
 
 JOBS: Final = "muster.jobs"
@@ -53,7 +54,7 @@ Input = Event | NodeReport | GpusSampled
 Headers = Sequence[tuple[str, bytes]]
 
 KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
-    JOBS: (JobSubmitted, JobCancelRequested, JobReprioritised),
+    JOBS: (JobSubmitted, JobCancelRequested, JobReprioritised, JobRevised, JobScaleRequested, JobMetricReported),
     NODES: (NodeReport,),
     GPU_HEALTH: (DeviceHealthChanged,),
     OPERATIONS: (

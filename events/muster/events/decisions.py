@@ -8,6 +8,8 @@ Life of an instance (who emits what; inputs are marked *):
     AttemptEnded.then: "pending" (requeued, keeping its place) | "finished" | "failed" | "cancelled"
     pending --InstanceEnded--> "cancelled" | "failed"
 
+The replicas of a service (`muster.events.services`) are wanted again after that: "cancelled" --ReplicaOpened--> pending.
+
 An attempt's holdings are given back task by task, when the task's exit is read or its node is lost, removed or
 fenced, and at no other moment.
 """
@@ -49,9 +51,12 @@ StopReason = Literal[
     "task-missing",
     "finished",
     "reserved",
+    "scaled",
+    "revised",
 ]
 """Why an attempt has to stop. `finished`: what decides the outcome is done and the rest is told to go. `reserved`: where it is, a
-reservation begins that is not for it."""
+reservation begins that is not for it. `scaled`, `revised`: a replica that its service wants no more, or wants of another
+revision."""
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -14,12 +14,13 @@ import msgspec
 
 from muster.events.base import BODY_MAX_BYTES, ENVIRONMENT_MAX_BYTES, JOB_PATTERN, NAME_PATTERN, Event
 from muster.events.entries import BAD_BODY, BAD_BYTES, Entries, Shared, Submission, encode, encode_lines
-from muster.events.jobs import Constraints, JobRequest, JobRun, JobSubmitted, Requirement
+from muster.events.jobs import Constraints, JobRequest, JobRevised, JobRun, JobSubmitted, Requirement
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRegistered, NodeSpec
 from muster.events.patterns import Check, Lines, Texts, checker, patterned
 from muster.events.queues import Amounts, QueueSet
 from muster.events.reservations import ReservationSet
+from muster.events.service_rules import service_fault
 
 REPORT_MAX_BYTES = 4 * 1024 * 1024
 """The largest report of a node."""
@@ -272,6 +273,8 @@ class Edge:
             _raise(check(event))
         if type(event) is JobSubmitted:
             check_submission(event)
+        elif type(event) is JobRevised:
+            check_revision(event)
         elif type(event) is NodeRegistered:
             check_spec(event.spec)
         elif type(event) is QueueSet:
@@ -321,11 +324,28 @@ def check_submission(event: JobSubmitted) -> None:
     check_run(event.run)
     if event.request.kind == "headroom" and event.run != JobRun():
         raise Malformed("run: a headroom job runs nothing: leave command, image and the rest out")
+    _check_group_runs(event)
+    if any(condition.job == event.job for condition in event.request.after or ()):
+        raise Malformed("request.after names the job itself")
+
+
+def check_revision(event: JobRevised) -> None:
+    """What the types cannot say about how a service is revised.
+
+    Raises:
+        Malformed: what is wrong, naming the field.
+    """
+    check_request(event.request)
+    check_run(event.run)
+    _check_group_runs(event)
+    if not event.request.service:
+        raise Malformed("request.service is not there: only a service is revised, and it stays one")
+
+
+def _check_group_runs(event: JobSubmitted | JobRevised) -> None:
     unknown = [name for name in event.run.groups or () if all(group.name != name for group in event.request.groups)]
     if unknown:
         raise Malformed(f"run.groups: the job has no group {unknown[0][:64]!r}")
-    if any(condition.job == event.job for condition in event.request.after or ()):
-        raise Malformed("request.after names the job itself")
 
 
 def check_request(request: JobRequest) -> None:
@@ -369,6 +389,9 @@ def check_request(request: JobRequest) -> None:
         raise Malformed(f"request.success names the group {request.success!r}, which may start without a task: its min is 0")
     if request.constraints:
         check_constraints(request.constraints)
+    why = service_fault(request)
+    if why:
+        raise Malformed(why)
 
 
 def _check_headroom(request: JobRequest) -> None:

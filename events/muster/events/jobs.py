@@ -28,6 +28,7 @@ from muster.events.base import (
     Text,
 )
 from muster.events.catalogue import Bandwidth, Capability
+from muster.events.services import Revision, Service
 
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 
@@ -199,6 +200,8 @@ class JobRequest(Part, frozen=True, kw_only=True):
     """Name of the group whose tasks decide the outcome; empty means all."""
     labels: Labels = {}
     constraints: Constraints | UnsetType = UNSET
+    service: Service | UnsetType = UNSET
+    """With it the job is a service: each replica is an instance, and what is said here is said of each."""
 
 
 Command = Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)]
@@ -269,4 +272,18 @@ class JobReprioritised(Event, frozen=True, kw_only=True):
 
     job: JobKey
     priority: Priority
+    by: Text = ""
+
+
+class JobRevised(Event, frozen=True, kw_only=True):
+    """A service is to be like this from now on: its replicas are replaced one after the other.
+
+    `request.priority` and `request.service.replicas` change something only where they differ from those of the revision before.
+    """
+
+    job: JobKey
+    request: JobRequest
+    run: JobRun = JobRun()
+    follows: Revision = 0
+    """The revision that it is to follow: where that is not the newest any more, nothing changes. 0: whichever is."""
     by: Text = ""

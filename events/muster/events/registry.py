@@ -4,7 +4,7 @@ A kind is the name of its class. A new optional field is an addition and keeps t
 version and an upcaster in `muster.events.upcast`.
 """
 
-from muster.events import catalogue, decisions, jobs, nodes, operations, queues, reservations
+from muster.events import catalogue, decisions, jobs, nodes, operations, queues, reservations, services
 from muster.events.base import Event
 
 INPUTS: dict[str, type[Event]] = {
@@ -13,6 +13,9 @@ INPUTS: dict[str, type[Event]] = {
         jobs.JobSubmitted,
         jobs.JobCancelRequested,
         jobs.JobReprioritised,
+        jobs.JobRevised,
+        services.JobScaleRequested,
+        services.JobMetricReported,
         nodes.NodeRegistered,
         nodes.NodeRemoved,
         nodes.NodesHeard,
@@ -65,6 +68,12 @@ DECISIONS: dict[str, type[Event]] = {
         decisions.ShapeDeferred,
         decisions.PassStopped,
         decisions.JobsForgotten,
+        services.RevisionAccepted,
+        services.RevisionRejected,
+        services.ReplicaOpened,
+        services.RollStopped,
+        services.RollFinished,
+        services.ReplicasDecided,
     )
 }
 

@@ -6,7 +6,7 @@ not fit the state is a broken invariant: it cannot have been made here.
 
 How jobs change stands in `evolve_jobs`, their tasks in `evolve_tasks`, nodes in `evolve_nodes`, what is kept for whom in
 `evolve_nominations`, queues in `evolve_queues`, what is planned for whom in `evolve_plans`, what is reserved in
-`evolve_reservations`.
+`evolve_reservations`, services in `evolve_services`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from muster.cluster import (
     evolve_plans,
     evolve_queues,
     evolve_reservations,
+    evolve_services,
     evolve_tasks,
 )
 from muster.cluster.check import broken
@@ -99,6 +100,7 @@ def _wake(state: State) -> None:
         else:
             timers.immune.cancel(instance)
         state.wakes += 1
+    evolve_services.wake(state)
 
 
 def _shift_deadlines(state: State, gap_us: int) -> None:
@@ -177,6 +179,7 @@ HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_queues.HANDLERS,
     **evolve_plans.HANDLERS,
     **evolve_reservations.HANDLERS,
+    **evolve_services.HANDLERS,
     PolicySet: _policy_set,
     LeaseExtended: _lease_extended,
     LicencesSet: _licences_set,

@@ -7,7 +7,7 @@ and emptied by the decision.
 from collections.abc import Callable
 from typing import Any
 
-from muster.cluster import catalogue, dependencies
+from muster.cluster import catalogue, dependencies, services
 from muster.cluster.charging import charge_attempt, enter_queue, leave_queue, uncharge_attempt
 from muster.cluster.check import broken, check
 from muster.cluster.evolve_tasks import limit_of, on_broken_device, release, set_immune, set_timer, short_of_members, succeeded
@@ -56,6 +56,9 @@ def _job_submitted(state: State, event: JobSubmitted) -> None:
     state.arrived.append(job)
     if isinstance(request.deadline_us, int):
         state.dated[job] = None
+    if request.service:
+        services.begin(job)
+        state.stirred[job] = None
     user = ""
     if state.tree is not None:
         user = enter_queue(state.tree, job)
@@ -82,6 +85,12 @@ def _job_cancel_requested(state: State, event: JobCancelRequested) -> None:
                 attempt = instance.attempt
                 if attempt is None or attempt.phase != "stop":
                     state.todo[instance] = None
+    service = job.service
+    if service is not None and not service.ended:
+        services.stir(state, service)
+        if event.instance is None:
+            service.ended = True
+            _close(state, job)
 
 
 def _job_reprioritised(state: State, event: JobReprioritised) -> None:
@@ -95,6 +104,8 @@ def _job_reprioritised(state: State, event: JobReprioritised) -> None:
     for attempt in live:
         uncount(state, attempt)
     job.priority = event.priority
+    for former in job.service.former.values() if job.service is not None else ():
+        former.priority = event.priority
     for attempt in live:
         count_running(state, attempt)
     for instance in waiting:
@@ -141,12 +152,14 @@ def _job_rejected(state: State, event: JobRejected) -> None:
         check(instance.phase == "pending", f"JobRejected names job {event.job}, which is {instance.phase}")
         _leave_pending(state, instance)
         _end(state, instance, "rejected", event.reason)
+    if job.service is not None and not job.service.ended:
+        job.service.ended = True
+        _close(state, job)
 
 
 def _instance_bound(state: State, event: InstanceBound) -> None:
     try:
-        job = state.jobs[event.job]
-        instance = job.instances[event.instance]
+        instance = state.jobs[event.job].instances[event.instance]
     except LookupError:
         broken(f"InstanceBound names instance {event.instance} of job {event.job}, which is not there")
     if instance.phase != "pending" or event.attempt != instance.attempts + 1:
@@ -154,6 +167,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
             f"InstanceBound {event.job}/{event.instance} as attempt {event.attempt}: "
             f"it is {instance.phase}, {instance.attempts} so far"
         )
+    job = instance.job
     if state.nominations and instance.key in state.nominations:
         broken(f"InstanceBound {event.job}/{event.instance}: its nomination has not ended")
     if state.deferred:
@@ -251,6 +265,9 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
         timers.limit.set_first(instance, at_us + limit_us)
     if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
         set_immune(state, attempt)
+    if instance.job.service is not None:
+        services.stir(state, instance.job.service)
+        services.set_settle(state, instance.job.service, instance)
 
 
 def move_ends(state: State, attempt: Attempt) -> None:
@@ -290,6 +307,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
         for task in attempt.tasks.values():
             if task.holding:
                 release(state, task, "exited")
+    if instance.job.service is not None:
+        state.timers.settle.cancel(instance)
     if attempt.held:
         state.todo.pop(instance, None)
     else:
@@ -354,6 +373,21 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         enqueue(state, instance)
         if instance.cancelling:
             state.todo[instance] = None
+    if job.service is not None:
+        _replica_ended(state, job.service, attempt, event)
+
+
+def _replica_ended(state: State, service: services.Service, attempt: Attempt, event: AttemptEnded) -> None:
+    """What the end of a replica's attempt means for its service."""
+    instance = attempt.instance
+    state.timers.settle.cancel(instance)
+    services.stir(state, service)
+    if event.then == "pending":
+        if attempt.started_us and not event.charged:
+            instance.retries = min(instance.retries, 1)
+        failed = event.reason in services.FAILED and instance.job is service.job
+        if failed and service.phase == "rolling" and service.fault is None:
+            service.fault = instance.index, event.reason
 
 
 def _instance_ended(state: State, event: InstanceEnded) -> None:
@@ -367,24 +401,43 @@ def _instance_ended(state: State, event: InstanceEnded) -> None:
 
 def _end(state: State, instance: Instance, outcome: str, reason: str, code: int = 0) -> None:
     job = instance.job
+    service = job.service
+    if service is not None:
+        job = instance.job = service.job
+        services.stir(state, service)
     instance.phase = outcome
     instance.reason = reason
     if code:
         instance.code = code
-    at_us = instance.ended_us = state.at_us
+    instance.ended_us = state.at_us
     state.todo.pop(instance, None)
     job.open -= 1
     if job.next < len(job.instances) and instance.index < job.next:
         _next_in_play(state, job)
     if not job.open:
-        job.over_us = at_us
-        if state.tree is not None:
-            leave_queue(state.tree, job)
-        state.timers.forget.set_first(job, at_us + state.policy.forget_after_us)
-        if job.held:
-            dependencies.let_go(state, job)
+        _over(state, job)
     if state.dependents and job.id in state.dependents:
         _look(state, job)
+
+
+def _close(state: State, job: Job) -> None:
+    """A service is kept no more: it is over with its last replica."""
+    job.open -= 1
+    if not job.open:
+        _over(state, job)
+        if state.dependents and job.id in state.dependents:
+            _look(state, job)
+
+
+def _over(state: State, job: Job) -> None:
+    job.over_us = state.at_us
+    if state.tree is not None:
+        leave_queue(state.tree, job)
+    state.timers.forget.set_first(job, state.at_us + state.policy.forget_after_us)
+    if job.held:
+        dependencies.let_go(state, job)
+    if job.service is not None:
+        state.timers.metric.cancel(job)
 
 
 def _next_in_play(state: State, job: Job) -> None:
@@ -471,6 +524,8 @@ def _jobs_forgotten(state: State, event: JobsForgotten) -> None:
         state.dated.pop(job, None)
         job.instances = []
         state.timers.forget.cancel(job)
+        if job.service is not None:
+            state.stirred.pop(job, None)
 
 
 def enqueue(state: State, instance: Instance) -> None:

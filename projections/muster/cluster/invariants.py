@@ -152,6 +152,8 @@ def _running(state: State) -> dict[tuple[str, int], int]:
 
 def _check_job(state: State, job: Job) -> None:
     still = sum([instance.phase not in TERMINAL for instance in job.instances])
+    if job.service is not None and not job.service.ended:
+        still += 1  # it is open without any
     check(job.open == still, f"{job.id}: {job.open} instances counted as open, {still} are")
     for condition in job.held:
         check(job.id in state.dependents[condition.job], f"{job.id} waits for {condition.job}, which does not know of it")
@@ -173,7 +175,7 @@ def _check_job(state: State, job: Job) -> None:
         phases = {"prepare": "starting", "run": "running", "stop": "stopping"}
         check(instance.phase == phases[attempt.phase], f"{name} is {instance.phase}, its attempt in {attempt.phase}")
         bound = len(attempt.tasks)
-        least = sum(job.gang.minima)
+        least = sum(instance.job.gang.minima)
         check(bound >= least, f"{name}: {bound} tasks bound, at least {least} are needed")
 
 

@@ -15,6 +15,7 @@ from muster.events.jobs import Dependency, JobRequest, JobRun
 
 if TYPE_CHECKING:
     from muster.cluster.queues import PendingClass
+    from muster.cluster.services import Service
 
 BEHIND: Final = 2**40
 """So far below its priority a best-effort job ranks: below the lowest that another may have."""
@@ -183,6 +184,10 @@ class Job(Kept):
     """It has a budget of disruption (`muster.cluster.disruption`)."""
     apart: str = ""
     """What tells it from others of its gang that wait: its labels and its kind, as one text."""
+    revision: int = 0
+    """Of a service: how often it became another."""
+    service: "Service | None" = None
+    """What a service is beyond a job; what a replica is still of shares it (`muster.cluster.services`)."""
 
     @property
     def soft(self) -> bool:

@@ -38,9 +38,11 @@ from muster.cluster.snapshot_rows import (
     PlanRow,
     QueueRow,
     ReservationRow,
+    ServiceRow,
     StateRow,
     TaskRow,
 )
+from muster.cluster.snapshot_services import reindex_service, service_in, services_out
 from muster.cluster.state import Nomination, State
 from muster.cluster.usage import Usage, Used
 from muster.events.codec import encode as encode_canonical
@@ -123,6 +125,7 @@ def encode(state: State) -> bytes:
             evictions=evictions,
             usage=_usage_out(state.tree),
             reservations=tuple([ReservationRow(r.spec, r.made_us, r.at, r.pieces) for r in state.reservations.by_name.values()]),
+            services=services_out(jobs),
         )
     )
 
@@ -162,8 +165,10 @@ def decode(data: bytes) -> State:
     _nodes_in(state, snapshot)
     gone: dict[str, Node] = {}
     gangs = [intern_gang(request) for request in snapshot.requests]
+    services = {row.job: row for row in snapshot.services}
     for row in snapshot.jobs:
-        _job_in(state, row, snapshot.requests[row.request], snapshot.runs[row.run], gangs[row.request], gone)
+        service = services.get(row.id)
+        _job_in(state, row, snapshot.requests[row.request], snapshot.runs[row.run], gangs[row.request], gone, service)
     for item in snapshot.nominations:
         victims = [_current(state, ref) for ref in item.victims]
         claim_places(
@@ -363,10 +368,18 @@ def _nodes_in(state: State, snapshot: StateRow) -> None:
     heapq.heapify(ledger.free_rows)
 
 
-def _job_in(state: State, row: JobRow, request: JobRequest, run: JobRun, gang: Gang, gone: dict[str, Node]) -> None:
+def _job_in(
+    state: State,
+    row: JobRow,
+    request: JobRequest,
+    run: JobRun,
+    gang: Gang,
+    gone: dict[str, Node],
+    service: ServiceRow | None,
+) -> None:
     """Made whole at once, field after field in the order of the classes: a large cell has hundreds of thousands."""
     name, place = row.id, row.place
-    if len(row.instances) != (request.array or 1):
+    if service is None and len(row.instances) != (request.array or 1):
         raise SnapshotError(f"the job {name} has {len(row.instances)} instances")
     job = state.jobs[name] = Job(
         name,
@@ -389,9 +402,10 @@ def _job_in(state: State, row: JobRow, request: JobRequest, run: JobRun, gang: G
     mark(job)
     if isinstance(job.request.deadline_us, int):
         state.dated[job] = None
+    owners = None if service is None else service_in(job, service)
     for index, item in enumerate(row.instances):
         instance = Instance(
-            job,
+            job if owners is None else owners[index],
             index,
             (name, index),
             (*place, index),
@@ -482,6 +496,8 @@ def _reindex(state: State, held: list[JobRow]) -> None:
                 _reindex_attempt(state, attempt)
             elif instance.cancelling and instance.phase == "pending":
                 state.todo[instance] = None
+        if job.service is not None:
+            reindex_service(state, job.service)
     for key, nomination in state.nominations.items():
         state.timers.nomination.set(key, nomination.until_us)
         if broken_place(nomination):

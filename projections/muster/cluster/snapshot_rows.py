@@ -143,6 +143,34 @@ class ReservationRow(Row):
     pieces: tuple[Piece, ...]
 
 
+class EditionRow(Row):
+    revision: int
+    request: JobRequest
+    run: JobRun
+    avoid: tuple[str, ...]
+    limit_us: int | None
+
+
+class ServiceRow(Row):
+    job: str
+    replicas: int
+    revision: int
+    phase: str
+    whole: int
+    back: int
+    former: tuple[EditionRow, ...]
+    of: tuple[int, ...]
+    """The revision of each replica."""
+    request: JobRequest | None
+    """As what somebody wants it, and the gate has not looked at it yet; with `run`."""
+    run: JobRun | None
+    fault: tuple[int, str] | None
+    ended: bool
+    value_milli: int
+    highs: tuple[tuple[int, int], ...]
+    lows: tuple[tuple[int, int], ...]
+
+
 class StateRow(Row):
     schema: int
     cell: str
@@ -179,3 +207,5 @@ class StateRow(Row):
     """Queue, user or an empty name, what was used and until when; empty where no history is kept."""
     reservations: tuple[ReservationRow, ...] = ()
     """By name."""
+    services: tuple[ServiceRow, ...] = ()
+    """In the order of jobs."""

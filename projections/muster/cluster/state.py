@@ -70,6 +70,7 @@ class State:
         "positions",
         "reservations",
         "retired",
+        "stirred",
         "stopping",
         "term",
         "timers",
@@ -129,6 +130,8 @@ class State:
         """By job, which other jobs wait for something to come of it."""
         self.hopeless: dict[Job, None] = {}
         """Jobs that wait for what can never be."""
+        self.stirred: dict[Job, None] = {}
+        """Services about which something may have to be decided."""
         self.stopping = 0
         """How many attempts were told to stop and have not ended."""
         self.dated: dict[Job, None] = {}

@@ -141,11 +141,13 @@ class Timers:
         "immune",
         "lanes",
         "limit",
+        "metric",
         "node",
         "nomination",
         "plan",
         "ready",
         "reservation",
+        "settle",
     )
 
     def __init__(self) -> None:
@@ -165,6 +167,10 @@ class Timers:
         self.plan: Lane[tuple[str, int]] = Lane(lambda key: ("plan", *key))
         self.reservation: Lane[str] = Lane(lambda name: ("reservation", name, 0))
         """When a window of it begins or ends."""
+        self.settle: Lane[Instance] = Lane(lambda instance: ("settle", *instance.key))
+        """When a replica of a service has run for long enough."""
+        self.metric: Lane[Job] = Lane(lambda job: ("metric", job.id, 0))
+        """When what the metric of a service asked for is long ago."""
         self.lanes: tuple[Lane[Any], ...] = (
             self.ready,
             self.limit,
@@ -177,6 +183,8 @@ class Timers:
             self.nomination,
             self.plan,
             self.reservation,
+            self.settle,
+            self.metric,
         )
 
     def next_us(self) -> int | None:

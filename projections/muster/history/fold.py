@@ -288,12 +288,15 @@ class Fold:
 
     def _instance(self, instance: Instance, before: str) -> None:
         """An instance that was in the phase `before`; empty where it was not there."""
-        job = instance.job
+        job = instance.job if instance.job.service is None else instance.job.service.job
         now = instance.phase
         held = self._queue(job.queue)
         if before:
             held.count(before, -1)
         held.count(now, 1)
+        counted = self._counts.get(job.id)
+        if not before and counted is not None:  # a replica more
+            counted.move(now, 1)
         if before and standing(before) != standing(now):
             self._marks.jobs[job] = None
             counts = self._counts.get(job.id)

@@ -35,6 +35,14 @@ from muster.events.decisions import (
     StopOrdered,
 )
 from muster.events.record import Cycle
+from muster.events.services import (
+    ReplicaOpened,
+    ReplicasDecided,
+    RevisionAccepted,
+    RevisionRejected,
+    RollFinished,
+    RollStopped,
+)
 from muster.history.rows import AttemptRow, CycleRow, DecisionRow, DeviceRow, InstanceRow, JobRow, Json, NodeRow, PlacementRow
 
 LARGEST: Final = 2**63 - 1
@@ -319,6 +327,12 @@ _SAID: Final[dict[type[Event], dict[str, str]]] = {
     ShapeDeferred: {"queue": "queue", "shape": "shape", "code": "code"},
     PassStopped: {},
     JobsForgotten: {"size": "jobs"},
+    RevisionAccepted: {"job": "job", "size": "revision"},
+    RevisionRejected: {"job": "job", "text": "reason"},
+    ReplicaOpened: _INSTANCE | {"size": "revision"},
+    RollStopped: _INSTANCE | {"code": "reason", "size": "revision"},
+    RollFinished: {"job": "job", "size": "revision"},
+    ReplicasDecided: {"job": "job", "size": "replicas"},
 }
 """By kind, the columns that it fills and the fields of the event that they are filled from."""
 

@@ -41,6 +41,7 @@ from muster.events.nodes import (
     TaskStarted,
 )
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
+from muster.events.services import ReplicaOpened, RevisionAccepted
 
 AttemptKey = tuple[str, int, int]
 """Job, instance, attempt."""
@@ -117,6 +118,8 @@ def _job_submitted(fold: Folding, marks: Marks, event: JobSubmitted) -> None:
 
 def _job_cancel_requested(fold: Folding, marks: Marks, event: JobCancelRequested) -> None:
     job = fold.state.jobs.get(event.job)
+    if job is not None and job.service is not None:
+        marks.jobs[job] = None
     for instance in job.instances if job is not None else ():
         if (event.instance is None or event.instance == instance.index) and instance.phase not in TERMINAL:
             marks.instance(instance)
@@ -251,7 +254,30 @@ def _over(fold: Folding, marks: Marks, event: NodeLost | NodeFenced) -> None:
 
 Marker = Callable[[Any, Marks, Any], None]
 
+
+def _opened_before(fold: Folding, marks: Marks, event: ReplicaOpened) -> None:
+    job = fold.state.jobs.get(event.job)
+    if job is not None:
+        marks.jobs[job] = None
+        if event.instance < len(job.instances):
+            marks.instance(job.instances[event.instance])
+
+
+def _opened(fold: Folding, marks: Marks, event: ReplicaOpened) -> None:
+    instance = fold.state.instance(event.job, event.instance)
+    if instance is not None:
+        marks.instances.setdefault(instance, "")
+
+
+def _job(fold: Folding, marks: Marks, event: RevisionAccepted) -> None:
+    job = fold.state.jobs.get(event.job)
+    if job is not None:
+        marks.jobs[job] = None
+
+
 BEFORE: dict[type[Event], Marker] = {
+    ReplicaOpened: _opened_before,
+    RevisionAccepted: _job,
     JobCancelRequested: _job_cancel_requested,
     JobReprioritised: _job_reprioritised,
     JobRejected: _job_rejected,
@@ -284,6 +310,7 @@ BEFORE: dict[type[Event], Marker] = {
 
 AFTER: dict[type[Event], Marker] = {
     JobSubmitted: _job_submitted,
+    ReplicaOpened: _opened,
     InstanceBound: _bound,
     MemberLost: _member_lost,
     MembersReplaced: _replaced,

@@ -20,7 +20,7 @@ import typer
 from muster.agent import credentials
 from muster.cli.output import USAGE, Failure
 from muster.events.catalogue import DeviceModel
-from muster.events.jobs import JobSubmitted
+from muster.events.jobs import JobRequest, JobRun, JobSubmitted
 from muster.events.operations import Policy
 from muster.events.queues import QueueSet
 from muster.gateway.reserved import ReservationList
@@ -261,6 +261,25 @@ class Gateway:
     def reprioritise(self, job: str, priority: int) -> Accepted:
         """Give a job another priority."""
         return self._post(f"/jobs/{_part(job)}/priority", msgspec.json.encode({"priority": priority}), Accepted)
+
+    def scale(self, job: str, replicas: int) -> Accepted:
+        """Give a service so many replicas."""
+        return self._post(f"/jobs/{_part(job)}/scale", msgspec.json.encode({"replicas": replicas}), Accepted)
+
+    def revise(self, job: str, request: JobRequest, run: JobRun) -> Accepted:
+        """Make a service another."""
+        headers = {"Content-Type": "application/json"}
+        body = msgspec.json.encode({"request": request, "run": run})
+        return self._send("PUT", f"/jobs/{_part(job)}", Accepted, content=body, headers=headers)
+
+    def rollback(self, job: str) -> Accepted:
+        """Make a service what it was before."""
+        return self._post(f"/jobs/{_part(job)}/rollback", b"", Accepted)
+
+    def metric(self, job: str, value_milli: int, name: str = "") -> Accepted:
+        """Say what the metric of a service is."""
+        body = msgspec.json.encode({"value_milli": value_milli, "metric": name})
+        return self._post(f"/jobs/{_part(job)}/metric", body, Accepted)
 
     def submit(self, jobs: Sequence[JobSubmitted]) -> Iterator[Submission]:
         """Submit jobs in their order; each is yielded when it is durable, or refused.

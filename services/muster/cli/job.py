@@ -41,6 +41,8 @@ def _print(shown: JobShown) -> None:
     times += [f"started {instant(row.started_us)}"] if row.started_us else []
     times += [f"ended {instant(row.ended_us)}"] if row.ended_us else []
     print(f"user {row.user}, queue {row.queue}, priority {row.priority}, {', '.join(times)}")
+    if shown.service is not None:
+        print(f"service, revision {shown.service.revision}: {shown.service.said or 'cancelled'}")
     for group in shown.request.groups:
         amounts = (
             (group.gpus, f"{group.gpus} slices {group.gpu_profile}" if group.gpu_profile else f"{group.gpus} GPUs"),

@@ -37,6 +37,7 @@ Preemptible = Annotated[
     ),
 ]
 Array = Annotated[int | None, _option("array", "N", "So many elements, each a whole instance.", _JOB)]
+Replicas = Annotated[int | None, _option("replicas", "N", "A service: so many replicas are kept.", _JOB)]
 Kind = Annotated[str | None, _option("kind", "KIND", "What it is owed: batch, best-effort, headroom.", _JOB)]
 Budget = Annotated[int | None, _option("budget", "N", "So many of its tasks may be disrupted at once.", _JOB)]
 Deadline = Annotated[

@@ -12,6 +12,7 @@ import msgspec
 
 from muster.doors.dependencies import read_after, write_after
 from muster.doors.quantities import read_cpu, read_instant, read_memory, read_share, read_span, write_instant
+from muster.doors.service_fields import read_service, write_service
 from muster.events.base import GROUPS_MAX
 from muster.events.jobs import GroupRequest, JobRequest, JobRun, JobSubmitted, Requirement, Toleration
 from muster.reading.values import Value
@@ -278,6 +279,15 @@ REQUEST_FIELDS = (
     ),
     _field("array", JobRequest, "array", "whole number", "So many elements, each a whole instance of the job.", _array),
     _field("at_once", JobRequest, "at_once", "whole number", "With `array`: so many elements at once, in their order."),
+    _field(
+        "service",
+        JobRequest,
+        "service",
+        "mapping",
+        "It is a service: `replicas` are kept, and replaced one after the other when it is revised. See [services](services.md).",
+        read_service,
+        write_service,
+    ),
     _field(
         "after",
         JobRequest,

@@ -1,8 +1,9 @@
-"""Kubernetes manifests: `v1/Pod`, `batch/v1/Job` and Volcano's Job, in several documents or a `List`.
+"""Kubernetes manifests: Pods, Jobs, Volcano's Job, Deployments and StatefulSets, in several documents or a `List`.
 
 A Pod becomes a job of one task. A Job becomes an array with one element a completion, each of which has its own retries,
-as in Kubernetes; an indexed Job whose pods all run at once and know each other by a subdomain becomes a gang. What a
-manifest says and Muster does not do is named, never dropped in silence; docs/kubernetes.md says what is what.
+as in Kubernetes; an indexed Job whose pods all run at once and know each other by a subdomain becomes a gang. A Deployment and a
+StatefulSet become services. What a manifest says and Muster does not do is named, never dropped in silence; docs/kubernetes.md
+says what is what.
 """
 
 from typing import Any
@@ -12,6 +13,8 @@ from msgspec import UNSET
 from muster.doors.kubernetes_budgets import Budgets
 from muster.doors.kubernetes_classes import Classes
 from muster.doors.kubernetes_gangs import VOLCANO, Gangs, read_volcano_job
+from muster.doors.kubernetes_kept import KEYS as KEPT
+from muster.doors.kubernetes_kept import VERSION, read_kept
 from muster.doors.kubernetes_objects import GROUP_KEYS, QUEUE_LABELS, Metadata, group, spec_of, submit, text_map, unknown
 from muster.doors.kubernetes_places import NAMESPACE, TOPOLOGY, settled
 from muster.doors.kubernetes_pod import PodRun, read_pod
@@ -22,6 +25,7 @@ from muster.events.jobs import JobSubmitted
 from muster.reading.values import Value
 
 DOCUMENTS_MAX = 1000
+TAKEN = "v1/Pod, batch/v1/Job, Volcano's Job, apps/v1/Deployment, apps/v1/StatefulSet"
 BACKOFF_USUAL = 6
 """What Kubernetes takes where a Job says no `backoffLimit`."""
 RETRIES_MAX = 1000
@@ -79,20 +83,22 @@ def read_manifests(documents: list[Value], origin: Origin, notices: Notices) -> 
             jobs.append(_job(item, fields, origin, notices, classes))
         elif (kind, version) == ("Job", VOLCANO):
             jobs.append(read_volcano_job(item, fields, origin, notices, classes))
-        elif kind in ("Pod", "Job"):
-            right = "v1" if kind == "Pod" else f"batch/v1 or {VOLCANO}"
+        elif kind in KEPT and version == VERSION:
+            jobs.append(_kept(kind, item, fields, origin, notices, classes))
+        elif kind in ("Pod", "Job", *KEPT):
+            right = {"Pod": "v1", "Job": f"batch/v1 or {VOLCANO}"}.get(kind, VERSION)
             raise fields["apiVersion"].error(f"must be {right} for a {kind}, not {fields['apiVersion'].said()}")
         else:
             others.append((fields["kind"], f"{version}/{kind}"))
     gangs.close(jobs, classes, notices)
     budgets.close(jobs, notices)
     for value, what in others:
-        sentence = f"{what[:80]} is not taken: Muster takes v1/Pod and batch/v1/Job, and Volcano's Job"
+        sentence = f"{what[:80]} is not taken: Muster takes {TAKEN}"
         if not jobs:
             raise value.error(sentence)
         notices.add(value.line, value.key, sentence)
     if not jobs:
-        raise documents[0].error("holds no job: it must hold a v1/Pod or a batch/v1/Job")
+        raise documents[0].error(f"holds no job: it must hold one of {TAKEN}")
     return jobs
 
 
@@ -166,6 +172,30 @@ def _job(item: Value, fields: dict[str, Value], origin: Origin, notices: Notices
     if count is not None:
         pod.environment.setdefault(DOOR, "kubernetes")
     return submit(item, job, metadata, labels, annotations, pod, origin, said, tasks)
+
+
+def _kept(kind: str, item: Value, fields: dict[str, Value], origin: Origin, notices: Notices, classes: Classes) -> JobSubmitted:
+    """A Deployment or a StatefulSet: its pods are replicas."""
+    job = origin.new_id()
+    metadata = Metadata(item, fields, job, notices)
+    unknown(fields, _POD_KEYS, notices)
+    spec = spec_of(item, fields)
+    body = spec.mapping(f"the spec of a {kind}")
+    if "template" not in body:
+        raise spec.error(f"has no template: a {kind} needs the pod that it keeps")
+    service = read_kept(kind, body, notices)
+    template = body["template"].mapping("a pod template")
+    unknown(template, ("metadata", "spec"), notices)
+    inner = template["metadata"].mapping("metadata") if "metadata" in template else {}
+    labels = text_map(inner.get("labels"), "labels") | metadata.labels
+    annotations = text_map(inner.get("annotations"), "annotations") | metadata.annotations
+    named = labels | {key: value for key, value in metadata.named.items() if key == NAMESPACE}
+    pod = read_pod(spec_of(body["template"], template), notices, named, classes)
+    if pod.restart not in ("", "Always"):
+        raise item.error(f"has a pod with the restartPolicy {pod.restart}: a {kind} needs Always")
+    said: dict[str, Any] = {"service": service} | _marked(metadata, notices, classes)
+    said["constraints"] = settled(pod.places, annotations, False, body["template"], notices)
+    return submit(item, job, metadata, labels, annotations, pod, origin, said, group(pod, 1))
 
 
 def _completions(body: dict[str, Value], pod: PodRun, marks: dict[str, str]) -> tuple[int | None, int, bool]:

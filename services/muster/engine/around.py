@@ -86,7 +86,7 @@ class Around:
                 bits |= 1 << row
         for nomination in self.kept():
             other = nomination.instance.job
-            if other is not job and other.gang.rules is not None and other.gang.rules.exclusive:
+            if other.id != job.id and other.gang.rules is not None and other.gang.rules.exclusive:
                 bits |= self._of(nomination, "node")
         return bits
 
@@ -97,7 +97,7 @@ class Around:
             if job.id in owners:
                 bits &= ~(1 << row)  # an exclusive job is alone there
         for nomination in self.state.nominations.values():
-            if nomination.instance.job is not job:
+            if nomination.instance.job.id != job.id:
                 for node in nomination.nodes:
                     if nomination.instance.key in node.claims:
                         bits |= 1 << node.row

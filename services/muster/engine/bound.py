@@ -145,7 +145,7 @@ class Bound:
         if any(self.around.licences_left(name) < count for name, count in licences.items()):
             return False
         for taker, places in given:
-            if taker is not job and not self._side_by_side(taker, places, job, other.placements):
+            if taker.id != job.id and not self._side_by_side(taker, places, job, other.placements):
                 return False
         return True
 

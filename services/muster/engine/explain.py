@@ -33,6 +33,7 @@ from muster.engine.reclaim import Grounds, levels
 from muster.engine.reserved_why import KeptOff, reserved_from
 from muster.engine.room import fitting
 from muster.engine.rows import devices_for
+from muster.engine.services import said_of_service
 from muster.engine.shares import ONE, Asks, share
 from muster.engine.spare import held as held_by_spare
 from muster.engine.special import ports_free, special_fits
@@ -77,6 +78,7 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     if index >= len(job.instances):
         raise KeyError(f"job {job_id} has {len(job.instances)} instances, numbered from 0")
     instance = job.instances[index]
+    job = instance.job
     if instance.phase != "pending":
         due = about_deadline(instance, state.at_us)
         return _answer(state, instance, (), False, _not_pending(state, instance) + (f"; {due}" if due else ""), ())
@@ -89,7 +91,8 @@ def explain(state: State, job_id: str, index: int = 0, placer: Placer | None = N
     never = False
     if instance.not_before_us > state.at_us:
         wait_s = (instance.not_before_us - state.at_us + 999_999) // 1_000_000
-        lines.append(f"it backs off for {wait_s} s more after start failure {instance.start_failures} ({instance.reason})")
+        what = f"start failure {instance.start_failures}" if job.service is None else "ending again and again"
+        lines.append(f"it backs off for {wait_s} s more after {what} ({instance.reason})")
     lines += _about_queue(state, instance)
     nomination = state.nominations.get(instance.key)
     if nomination is not None:
@@ -220,7 +223,10 @@ def _answer(
         never=never,
         advice=advice,
         summary=summary,
-        lines=(f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,),
+        lines=(
+            *((f"place in queue {job.queue}: {position} before it", *lines) if instance.phase == "pending" else (summary,)),
+            *said_of_service(state, job),
+        ),
     )
 
 

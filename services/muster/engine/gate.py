@@ -20,6 +20,11 @@ NAMED_MAX: Final = 20
 
 def gate(state: State, job: Job) -> str:
     """Why the job is rejected, or an empty string."""
+    return may_run(state, job, new=True)
+
+
+def may_run(state: State, job: Job, new: bool = False) -> str:
+    """Why it may not run, or an empty string. One that is not `new` waits already: a service that is revised."""
     queues = state.policy.queues
     reason = ""
     if state.tree is not None:
@@ -28,7 +33,7 @@ def gate(state: State, job: Job) -> str:
         reason = f"queue {job.queue!r} does not exist; there are: {', '.join(queues)}"
     if reason:
         return reason
-    way = cycle(state, job)
+    way = cycle(state, job) if new else []
     if way:
         return f"it waits for itself: {' after '.join(way)}"[:1024]
     for group in job.request.groups:
@@ -36,7 +41,7 @@ def gate(state: State, job: Job) -> str:
             return _no_model(state, group)
     if job.gang.tasks > state.policy.placements_max:
         return f"{job.gang.tasks} tasks in one instance; a cycle places at most {state.policy.placements_max}"
-    if state.pending_total > state.policy.pending_max:
+    if new and state.pending_total > state.policy.pending_max:
         return f"{state.pending_total - len(job.instances)} instances wait already; at most {state.policy.pending_max} may"
     for name, each in JOB_FILTERS.items() if job.gang.special else ():
         field = each.asked(job.request)

@@ -5,6 +5,7 @@ from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_tasks import succeeded
 from muster.cluster.jobs import Attempt, Fault, Instance, Job
 from muster.cluster.state import State
+from muster.engine.services import again
 from muster.events.base import Event
 from muster.events.decisions import (
     AttemptEnded,
@@ -45,7 +46,7 @@ def next_decision(state: State, instance: Instance) -> Event | None:
     if phase == "prepare":
         return None
     if attempt.held < len(attempt.tasks) and succeeded(attempt):
-        return leave(state, attempt, "finished", "", 0) if attempt.held else _finished(attempt)
+        return leave(state, attempt, "finished", "", 0)
     if not attempt.held:
         return _ended(state, attempt, "task-missing", "", 0)
     return None
@@ -133,7 +134,8 @@ def _ended(state: State, attempt: Attempt, reason: str, node: str, code: int) ->
     """Nothing is held: back to the queue, or over."""
     instance = attempt.instance
     job = instance.job
-    if reason == "finished" and not instance.cancelling:
+    service = job.request.service
+    if reason == "finished" and not instance.cancelling and not service:
         return _finished(attempt)
     then = "pending"
     charged = False
@@ -141,6 +143,10 @@ def _ended(state: State, attempt: Attempt, reason: str, node: str, code: int) ->
     avoid = ""
     if instance.cancelling:
         then, reason = "cancelled", "cancelled"
+    elif reason in ("scaled", "revised"):
+        then = "cancelled"
+    elif service and (reason in ("finished", "time-limit") or (reason in OWN_FAULT[:3] and not node)):
+        charged, not_before_us = again(state, instance, state.at_us - attempt.started_us if attempt.started_us else 0)
     elif reason == "time-limit":
         then = "failed"
     elif reason in OWN_FAULT:

@@ -4,7 +4,7 @@ A cycle goes: time moves on; the inputs are folded in; then `decide`, in this or
 
     1. the gate, for the jobs of this cycle                      `gate`
     2. nodes that were heard again                               `liveness`
-    3. instances to which something happened                     `lifecycle`
+    3. instances to which something happened, and services       `lifecycle`, `services`
     4. reservations: which devices an amount is, and who leaves  `reserved`
     5. deadlines that have come, of nodes, attempts, nominations, and of ended jobs that leave the state
     6. a pass over those who wait                                `passes`, `order` where queues stand in a tree
@@ -19,7 +19,7 @@ from muster.cluster.check import broken, check
 from muster.cluster.evolve import apply, begin_cycle, evolve_all
 from muster.cluster.nodes import Node
 from muster.cluster.state import State
-from muster.engine import lifecycle, liveness
+from muster.engine import lifecycle, liveness, services
 from muster.engine.disruption import drain
 from muster.engine.emit import Emitter
 from muster.engine.gate import gate
@@ -161,7 +161,7 @@ class Engine:
         """Decide about every instance to which something happened, until nothing is left."""
         state = self.state
         next_decision = lifecycle.next_decision
-        while (state.todo or state.hopeless) and not emitter.full:
+        while (state.todo or state.hopeless or state.stirred) and not emitter.full:
             for job in sorted(state.hopeless, key=_place):
                 if emitter.full:
                     return
@@ -174,6 +174,8 @@ class Engine:
                 if decision is None:
                     broken(f"{instance.key} is to be decided about, and there is nothing to decide")
                 emitter.emit(decision)
+            if state.stirred and not emitter.full:
+                services.settle(state, emitter)
 
     def _placer_for(self, policy: Policy) -> Placer:
         reserved = bool(self.state.reservations.by_name)

@@ -8,7 +8,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp
 
 from muster.events.codec import Malformed
-from muster.gateway import agents, cluster, jobs, measured, problems, reserving, streams, tree
+from muster.gateway import agents, cluster, jobs, measured, problems, reserving, services, streams, tree
 from muster.gateway.context import Gateway
 from muster.gateway.described import Document
 from muster.gateway.direct import Direct
@@ -23,7 +23,8 @@ number of a cycle, and then answers as of that cycle. Errors are `application/pr
 
 def litestar(gateway: Gateway | None) -> Litestar:
     """The application without its guard; without a gateway it only describes itself."""
-    handlers = [*streams.HANDLERS, *jobs.HANDLERS, *agents.HANDLERS, *cluster.HANDLERS, *tree.HANDLERS, *reserving.HANDLERS]
+    handlers = [*streams.HANDLERS, *jobs.HANDLERS, *services.HANDLERS, *agents.HANDLERS, *cluster.HANDLERS, *tree.HANDLERS]
+    handlers += reserving.HANDLERS
     return Litestar(
         route_handlers=[Router("/v1", route_handlers=handlers), measured.metrics],
         exception_handlers={

@@ -22,7 +22,7 @@ from muster.events.decisions import (
     NodeLost,
     StopOrdered,
 )
-from muster.events.jobs import JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobSubmitted
 from muster.events.nodes import NodeRegistered, NodeRemoved, TaskExited, TaskMissing, TaskReady
 from muster.events.operations import InputRefused, NodeFenced
 from muster.events.record import Cycle
@@ -106,6 +106,10 @@ class Books:
         if isinstance(event, JobSubmitted):
             self._begin(event.job, event.user)
             self.refused.pop(event.job, None)
+        elif isinstance(event, JobCancelRequested):
+            job_now = state.jobs.get(event.job)
+            if job_now is not None and not job_now.open:  # a service without replicas is over at once
+                self._over(event.job)
         elif isinstance(event, _TASK):
             places = self._attempt(event)
             if places is not None and (node := places.nodes.get(event.rank)):

@@ -21,6 +21,7 @@ from muster.events.decisions import (
 )
 from muster.events.jobs import JobSubmitted
 from muster.events.record import Cycle
+from muster.events.services import ReplicaOpened
 from muster.gateway.queues import stands
 from muster.gateway.shown import QueueList, QueueShown
 
@@ -53,7 +54,7 @@ class QueueCounts:
             kind = type(found)
             if kind in MOVING:
                 looked[found.job, found.instance] = None
-            elif kind is JobRejected:
+            elif kind is JobRejected or kind is ReplicaOpened:
                 looked[found.job, None] = None
             elif kind is JobsForgotten:
                 for job in found.jobs:
@@ -96,6 +97,9 @@ class QueueCounts:
             self._phases.setdefault(job.queue, Counter()).update(phases)
             return
         counts, phases = self._phases[known[0]], known[1]
+        for one in job.instances[len(phases) :]:  # replicas of a service that came later
+            counts[one.phase] += 1
+            phases.append(one.phase)
         if instance is not None and instance >= len(phases):
             return  # an input may name one that is not there
         for index in range(len(phases)) if instance is None else (instance,):

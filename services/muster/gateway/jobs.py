@@ -258,7 +258,7 @@ async def priority(request: Any3, job: FromPath[str]) -> Response[bytes]:
     who.require("submit", "operate")
     await job_of(request, job, change=True)
     wanted = decoded(await request.body(), NewPriority).priority
-    _allow_priority(who, wanted, "priority")
+    allow_priority(who, wanted, "priority")
     return await _say(request, JobReprioritised(job=job, priority=wanted, by=who.by))
 
 
@@ -335,7 +335,7 @@ def _allow(gateway: Gateway, who: Caller, event: JobSubmitted, count: int) -> No
         raise Refused(403, f"user: this token submits as {token.user}, not as {event.user}", field="user")
     if token.queues and event.queue not in token.queues:
         raise Refused(403, f"queue: this token submits to {', '.join(token.queues)}, not to {event.queue}", field="queue")
-    _allow_priority(who, event.request.priority, "request.priority")
+    allow_priority(who, event.request.priority, "request.priority")
     if gateway.live.recorded(event.job) is None:
         open_jobs = gateway.live.books.open.get(event.user, 0)
         if open_jobs + count > token.jobs_max:
@@ -355,7 +355,7 @@ async def _allow_after(gateway: Gateway, who: Caller, event: JobSubmitted) -> No
             raise Refused(403, f"request.after: you may not see the job {condition.job}", field="request.after")
 
 
-def _allow_priority(who: Caller, priority: int, field: str) -> None:
+def allow_priority(who: Caller, priority: int, field: str) -> None:
     token = who.token
     if token is not None and token.role == "submit" and priority > token.priority_max:
         raise Refused(403, f"{field}: this token allows priorities up to {token.priority_max}, not {priority}", field=field)

@@ -146,6 +146,22 @@ class InstanceShown(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptShown | None
     deadline: str = ""
     """What became of its deadline, or is to be expected; empty where it has none."""
+    revision: int = 0
+    """Of a replica of a service: as which it was started."""
+
+
+class ServiceShown(msgspec.Struct, frozen=True, kw_only=True):
+    """How a service stands."""
+
+    replicas: int
+    revision: int
+    """The newest."""
+    phase: str
+    """kept; rolling; stopped: a replica of the newest revision failed, and a person has to say how to go on."""
+    whole: int
+    """The revision of which all replicas were last."""
+    said: str
+    """The same and more, as a sentence."""
 
 
 class JobShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +176,7 @@ class JobShown(msgspec.Struct, frozen=True, kw_only=True):
     recorded: int
     """The cycle in which it was submitted."""
     elements: tuple[InstanceShown, ...]
+    service: ServiceShown | None = None
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +294,8 @@ def job_state(job: Job) -> str:
     if job.rejected:
         return "rejected"
     phases = dict.fromkeys([instance.phase for instance in job.instances])
+    if job.service is not None and not job.service.ended:  # what was scaled away says nothing of it
+        phases = dict.fromkeys([phase for phase in phases if phase not in TERMINAL] or ["pending"])
     for phase in ("running", "starting", "stopping", "pending", "failed", "cancelled", "rejected"):
         if phase in phases:
             return phase
@@ -354,6 +373,22 @@ def job_shown(state: State, job: Job) -> JobShown:
         rejected=job.rejected,
         recorded=job.place[0],
         elements=tuple([_instance(instance, state.at_us) for instance in job.instances]),
+        service=_service(state, job),
+    )
+
+
+def _service(state: State, job: Job) -> ServiceShown | None:
+    from muster.engine.services import said_of_service  # it loads NumPy, which whoever only reads these types does not need
+
+    service = job.service
+    if service is None:
+        return None
+    return ServiceShown(
+        replicas=service.replicas,
+        revision=job.revision,
+        phase=service.phase,
+        whole=service.whole,
+        said="".join(said_of_service(state, job)),
     )
 
 
@@ -516,6 +551,7 @@ def _instance(instance: Instance, at_us: int) -> InstanceShown:
         code=instance.code,
         attempt=_attempt(instance.attempt) if instance.attempt is not None else None,
         deadline=about_deadline(instance, at_us),
+        revision=instance.job.revision,
     )
 
 

@@ -22,7 +22,7 @@ from muster.events.base import Event
 from muster.events.cloudevents import KINDS, Input, refusal
 from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
 from muster.events.ids import made_us
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -40,6 +40,7 @@ from muster.events.operations import (
 )
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.reservations import ReservationRemoved, ReservationSet
+from muster.events.services import JobMetricReported, JobScaleRequested
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.messages import BEAT, JOBS, NODES, TOPICS, Buffer, Message
@@ -47,6 +48,7 @@ from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
 MESSAGES_MAX: Final = 20_000
+_ABOUT_JOBS: Final = (JobCancelRequested, JobReprioritised, JobRevised, JobScaleRequested, JobMetricReported)
 """So many messages a cycle at most, also where most of them say nothing new."""
 
 TAKEN: Final[dict[str, tuple[type[Input], ...]]] = {
@@ -354,7 +356,7 @@ class Recorder:
         Raises:
             Malformed: it comes under the wrong key, or names what does not exist.
         """
-        if isinstance(event, (JobCancelRequested, JobReprioritised)):
+        if isinstance(event, _ABOUT_JOBS):
             _check_key(message, "job", event.job)
         elif isinstance(event, PolicySet):
             why = unknown(event.policy)

@@ -60,7 +60,7 @@ def harmless(world: World, asker: Instance) -> dict[AttemptKey, None]:
     for job in world.jobs.values():
         for instance in job.instances:
             victim = instance.attempt
-            if victim is None or victim.phase == "stopping" or instance.job is asker.job:
+            if victim is None or victim.phase == "stopping" or job.instances is asker.job.instances:
                 continue
             ran_us = world.at_us - victim.started_us if victim.started_us >= 0 else policy.min_runtime_us
             lower = outranks(world, asker, instance) and job.queue == asker.job.queue and not policy.aging_after_us

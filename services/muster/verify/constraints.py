@@ -108,7 +108,7 @@ def _away(job: Job, asked: Constraints, mine: list[Place], new: list[Place], oth
 def _alone(job: Job, asked: Constraints, new: list[Place], others: list[Held]) -> str:
     rows = {node.row: node.name for _, node, _ in new}
     for other, _, node, *_ in others:
-        if other is not job and node.row in rows and (asked.exclusive or asked_by(other).exclusive):
+        if other.instances is not job.instances and node.row in rows and (asked.exclusive or asked_by(other).exclusive):
             return f"{node.name} is shared with another job, and one of the two wants it for itself"
     return ""
 

@@ -42,6 +42,8 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     reserved    nobody is bound, replaced or planned where that reaches into what is reserved for others; an amount is as many
                 devices as were reserved, there and well, and of no other reservation at that time
     constraint  within a domain, spread, affinity either way, exclusive nodes, ports, NUMA and licences, as the job asks for them
+    service     no more replicas than the count and the surge; one is told to go only where too many are wanted, or in a roll that
+                has not failed and leaves enough up; one that ended is kept; the metric asks for as many
     forgotten   a job is forgotten when it has been over for `forget_after_us`
 """
 
@@ -56,8 +58,10 @@ from muster.events.decisions import Placement
 from muster.events.record import Cycle
 from muster.events.registry import INPUTS
 from muster.events.reservations import ReservationRemoved, ReservationSet
+from muster.verify import services
 from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
+from muster.verify.ends import end_faults
 from muster.verify.found import Summary, Violation
 from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above, passed_over
@@ -106,6 +110,7 @@ class Judge:
                 self.reserved.put(event)
             elif isinstance(event, ReservationRemoved):
                 self.reserved.by_name.pop(event.reservation, None)
+            services.evolve(self.world, event)
         self._look_ahead(cycle)
         self.plans.prune()
         for self._index, event in enumerate(cycle.decisions):
@@ -257,6 +262,16 @@ class Judge:
             self._unkept((event.job, index))
             if not instance.outcome:
                 self.world.end_instance(instance, "rejected")
+        if job is not None and job.service is not None:
+            job.closed = True
+            self.world.end_job(job)
+
+    def _served(self, event: Any) -> None:
+        """What is decided about a service."""
+        job = self.world.jobs.get(event.job)
+        if job is None or job.service is None or job.closed:
+            return self._fault("unknown", "there is no such service, or it has ended")
+        return self._fault("service", services.decide(self.world, job.service, event))
 
     def _unkept(self, key: InstanceKey) -> None:
         """Nothing may be kept any more for what is bound or over."""
@@ -280,6 +295,8 @@ class Judge:
         self._fault("waits", waiting_fault(world, instance))
         self._fault("strict", passed_over(world, instance))
         self._fault("gang", gang_fault(instance.job, event.placements))
+        if instance.job.service is not None:
+            self._fault("service", services.bound_fault(instance.job.service))
         self._unkept((event.job, event.instance))
         if not self.plans.most and not self.reserved.by_name and key[:2] not in self._honoured:
             new = self._tasks_at(instance, event.placements)
@@ -465,7 +482,7 @@ class Judge:
         lost = [n for n in kept.uses if world.rows.get(n.row) is not n or n.liveness != "heard" or "fenced" in n.closed]
         so = {
             "bound": key in self._bound,
-            "cancelled": kept.instance.cancelled,
+            "cancelled": kept.instance.cancelled or services.may_go(world, kept.instance),
             "node-lost": bool(lost),
             "taken": taker is not None and outranks(world, taker, kept.instance),
             "deadline": world.led_us >= kept.until_us,
@@ -483,7 +500,8 @@ class Judge:
             "taint": any(task.out_of_patience(now_us) for task in attempt.tasks.values()),
             "finished": attempt.went_well(),
             "reserved": event.reason == "reserved" and self.reserved.may_leave(attempt),
-        }.get(event.reason, False)
+        }.get(event.reason, event.reason in services.GOES)
+        self._fault("service", services.told_fault(self.world, attempt.instance, event.reason))
         text = f"{attempt.phase}, it is told at {now_us} to stop by {event.kill_at_us} for {event.reason}, which is not so"
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
         if event.reason == "drained":
@@ -492,28 +510,14 @@ class Judge:
         attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", event.reason, event.kill_at_us
 
     def _end_attempt(self, event: made.AttemptEnded, attempt: Attempt) -> None:
-        instance, reason, held = attempt.instance, attempt.stop_reason or event.reason, attempt.holding()
-        most, own, then = instance.job.request.max_retries, attempt.own_failure, event.then
-        self._check(not held, "held", f"attempt {event.attempt} ends while {held} of its tasks hold something")
-        clean = not attempt.degraded_until_us and all(t.phase == "exited" and not t.code for t in attempt.tasks.values())
-        well = attempt.stop_reason == "finished" or (clean and attempt.started_us >= 0 and not attempt.stop_reason)
-        so = {
-            "finished": attempt.went_well(),
-            "cancelled": instance.cancelled,
-            "failed": reason == "time-limit" or bool(own and instance.retries >= most and not well),
-            "pending": not instance.cancelled and not well,
-        }[then]
-        self._check(so, "outcome", f"attempt {event.attempt} ({reason}) is {then}, which is not so")
-        blamed = own or reason == "time-limit" or not event.charged
-        self._check(blamed, "retries", f"it is charged for {reason}, not its own doing")
+        instance, held = attempt.instance, attempt.holding()
+        for rule, fault in end_faults(attempt, event):
+            self._fault(rule, fault)
         for task in list(attempt.tasks.values()) if held else ():
             task.release("exited")
-        if then != "pending":
-            return self.world.end_instance(instance, then)
-        free = own and not attempt.node_failure and reason == "member-failed" and not event.charged
-        self._check(not free, "retries", "it failed by its own fault and is tried again without being charged")
+        if event.then != "pending":
+            return self.world.end_instance(instance, event.then)
         instance.retries += event.charged
-        self._check(not event.charged or instance.retries <= most, "retries", f"this is retry {instance.retries} of {most}")
         instance.not_before_us, instance.attempt = event.not_before_us, None
         if event.avoid and event.avoid not in instance.job.avoid:
             instance.job.avoid = (*instance.job.avoid, event.avoid)[-64:]
@@ -522,6 +526,8 @@ class Judge:
     def _end_instance(self, event: made.InstanceEnded, instance: Instance) -> None:
         self._check(instance.attempt is None, "held", "it is over while it is bound")
         so = event.outcome == "failed" or (event.outcome == "cancelled" and instance.cancelled)
+        self._fault("service", services.told_fault(self.world, instance, event.reason))
+        so = so or event.reason in services.GOES
         self._check(so, "outcome", f"it is not bound, and {event.outcome}")
         self._unkept((event.job, event.instance))
         self.world.end_instance(instance, event.outcome)
@@ -589,3 +595,6 @@ _ATTEMPTS: _Table = {"InstanceStarted": Judge._start, "InstancePreempted": Judge
 _ATTEMPTS |= {"AttemptEnded": Judge._end_attempt, "MemberLost": Judge._member_lost, "MembersReplaced": Judge._replace}
 _OTHERS: _Table = {"JobRejected": Judge._rejected, "NominationEnded": Judge._unnominate, "JobsForgotten": Judge._forget}
 _OTHERS["ReservationPlaced"] = Judge._place_reservation
+_OTHERS |= dict.fromkeys(
+    ("RevisionAccepted", "RevisionRejected", "ReplicaOpened", "ReplicasDecided", "RollStopped", "RollFinished"), Judge._served
+)

@@ -18,7 +18,7 @@ def waiting_fault(world: World, instance: Instance) -> str:
 def _came(world: World, name: str, when: str) -> bool:
     """What became of a job, of one that was forgotten too."""
     job = world.jobs.get(name)
-    if job is not None and job.ended < len(job.instances):
+    if job is not None and job.over_us < 0:
         return when == "started" and all(one.ran or one.outcome for one in job.instances)
     outcome = world.past.get(name, "") if job is None else outcome_of(job)
     return outcome != "" and (when in ("started", "ended") or when == outcome)

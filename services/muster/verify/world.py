@@ -43,6 +43,9 @@ class Job:
     ended: int = 0
     over_us: int = -1  # when its last instance was over; -1 before
     limit_us: int | None = None  # how long an attempt may run: as it asked, else as its queue said
+    run: jobs.JobRun | None = None
+    closed: bool = False  # a service that was cancelled, or rejected: it is kept no more
+    service: Any = None  # `muster.verify.services.Served`, if it is one
 
     def group_of(self, rank: int) -> jobs.GroupRequest | None:
         """Ranks run through the groups in their order."""
@@ -66,6 +69,7 @@ class Instance:
     cancelled: bool = False  # somebody asked for it
     ran: bool = False  # it was started once
     outcome: str = ""  # empty while it is not over
+    revision: int = 0  # of a replica of a service
 
 
 @dataclass(slots=True, eq=False)
@@ -215,9 +219,19 @@ class World:
 
     def end_instance(self, instance: Instance, outcome: str) -> None:
         job, instance.attempt, instance.outcome = instance.job, None, outcome
+        job = job if job.service is None else job.service.job
         job.ended += 1
-        if job.ended == len(job.instances):
+        self.end_job(job)
+
+    def end_job(self, job: Job) -> None:
+        """It is over once all of it is; a service not before it was cancelled."""
+        if job.ended == len(job.instances) and (job.service is None or job.closed):
             job.over_us = self.at_us
+
+    def limit_us(self, queue: str) -> int | None:
+        """How long an attempt may run at most that does not say it itself."""
+        said = [] if self.books is None else [self.books.said[name] for name in self.books.path(queue) if name in self.books.said]
+        return min([spec.max_time_us for spec in said if spec.max_time_us is not None], default=None)
 
     def evolve(self, event: Event) -> None:
         """Fold an input."""
@@ -272,7 +286,8 @@ class World:
         if said and said[0].queue == event.queue and not job.priority:
             job.priority = said[0].default_priority
         if job.limit_us is None and request.kind != "headroom":
-            job.limit_us = min([spec.max_time_us for spec in said if spec.max_time_us is not None], default=None)
+            job.limit_us = self.limit_us(event.queue)
+        job.run = event.run
         return job
 
     def _evolve_task(self, event: Any) -> None:

@@ -5,6 +5,8 @@ Written for these tests after manifests in public repositories: their habits, no
 
 from typing import Any
 
+from muster.events.services import Service
+
 # name: (manifest, what its first job comes to, the keys that are named as not honoured)
 MANIFESTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "pod-one-gpu": (
@@ -31,6 +33,81 @@ spec:
             "grace_s": 30,
         },
         [],
+    ),
+    "deployment": (
+        """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, labels: {app: web}}
+spec:
+  replicas: 10
+  minReadySeconds: 5
+  progressDeadlineSeconds: 600
+  selector: {matchLabels: {app: web}}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxUnavailable: 25%, maxSurge: 25%}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: c, image: nginx, resources: {limits: {nvidia.com/gpu: 1}}}
+""",
+        {
+            "name": "web",
+            "gpus": 1,
+            "labels": {"app": "web"},
+            "max_retries": 0,
+            "array": None,
+            "service": Service(replicas=10, max_unavailable=2, max_surge=3, settle_us=5_000_000),
+        },
+        ["spec.progressDeadlineSeconds"],
+    ),
+    "deployment-of-one": (
+        """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 50%}}
+  template: {spec: {containers: [{image: nginx}]}}
+""",
+        {"service": Service(replicas=1, max_unavailable=1, max_surge=0)},
+        [],
+    ),
+    "deployment-usual": (
+        """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 3, template: {spec: {restartPolicy: Always, containers: [{image: nginx}]}}}
+""",
+        {"service": Service(replicas=3, max_unavailable=0, max_surge=1)},
+        [],
+    ),
+    "deployment-recreated": (
+        """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec: {replicas: 3, strategy: {type: Recreate}, template: {spec: {containers: [{image: nginx}]}}}
+""",
+        {"service": Service(replicas=3, max_unavailable=3, max_surge=0)},
+        [],
+    ),
+    "stateful-set": (
+        """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 1}}
+  template: {spec: {containers: [{image: db}]}}
+""",
+        {"service": Service(replicas=2)},
+        ["spec.serviceName", "spec.updateStrategy.rollingUpdate.partition"],
     ),
     "pod-tolerations": (
         """
@@ -448,7 +525,12 @@ _JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: p}\nspec:\n  template:
 
 # name: (manifest, the line, the key, words of the sentence)
 WRONG: dict[str, tuple[str, int, str, str]] = {
-    "other-kind": ("apiVersion: apps/v1\nkind: Deployment\n", 2, "kind", "v1/Pod and batch/v1/Job"),
+    "other-kind": (
+        "apiVersion: apps/v1\nkind: DaemonSet\n",
+        2,
+        "kind",
+        "v1/Pod, batch/v1/Job, Volcano's Job, apps/v1/Deployment",
+    ),
     "old-version": ("apiVersion: batch/v1beta1\nkind: Job\n", 1, "apiVersion", "must be batch/v1"),
     "no-version": ("kind: Pod\n", 1, "file", "apiVersion"),
     "no-name": ("apiVersion: v1\nkind: Pod\nmetadata: {}\nspec: {}\n", 3, "metadata", "name"),

@@ -36,6 +36,7 @@ def summary(job: JobSubmitted) -> dict[str, Any]:
         "at_once": job.request.at_once or None,
         "tolerations": [(one.key, one.value, one.any_value, one.effect) for one in group.tolerations],
         "array": job.request.array,
+        "service": job.request.service,
         "priority": job.request.priority,
         "max_retries": job.request.max_retries,
         "time_s": None if limit is None else limit // 1_000_000,

@@ -181,8 +181,8 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "scene.yaml:6: steps[0].submit.groups[0].within is unknown: a group knows",
         ),
         (
-            "{at: 0, submit: {name: a, kind: service}}",
-            "scene.yaml:6: steps[0].submit.kind 'service' is not supported yet: it arrives with services",
+            "{at: 0, submit: {name: a, kind: batch, replicas: 2}}",
+            "scene.yaml:6: steps[0].submit.replicas is for services: this job is of kind 'batch'",
         ),
         (
             "{at: 0, submit: {name: a, elastic: true}}",

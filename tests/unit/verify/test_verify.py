@@ -38,6 +38,7 @@ from tests.unit.verify import (  # noqa: F401 - imported for the cases that they
     cases_plans,
     cases_queues,
     cases_reservations,
+    cases_services,
     cases_turns,
     cases_waiting,
     cases_yielding,

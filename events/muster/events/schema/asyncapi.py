@@ -26,7 +26,7 @@ from muster.events.cloudevents import (
     type_of,
 )
 from muster.events.codec import encode
-from muster.events.jobs import GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobRun, JobSubmitted
+from muster.events.jobs import GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobRevised, JobRun, JobSubmitted
 from muster.events.levels import DeviceReport, NodeReport
 from muster.events.nodes import Device, DeviceHealthChanged, NodeRemoved, NodeSpec
 from muster.events.operations import (
@@ -41,6 +41,7 @@ from muster.events.operations import (
 )
 from muster.events.queues import Amounts, QueueRemoved, QueueSet
 from muster.events.reservations import ReservationRemoved, ReservationSet, Window
+from muster.events.services import JobMetricReported, JobScaleRequested, Service
 from muster.events.telemetry import GpuSample, GpusSampled, XidCount
 
 LOG: Final = "muster.log"
@@ -76,6 +77,14 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     ),
     JobCancelRequested(job=_JOB, by="ada"),
     JobReprioritised(job=_JOB, priority=10, by="ada"),
+    JobRevised(
+        job=_JOB,
+        request=JobRequest(groups=(GroupRequest(gpus=1, cpu_milli=4000),), service=Service(replicas=3, settle_us=10_000_000)),
+        run=JobRun(command=("python", "serve.py")),
+        by="ada",
+    ),
+    JobScaleRequested(job=_JOB, replicas=5, by="ada"),
+    JobMetricReported(job=_JOB, value_milli=42_000, metric="requests"),
     NodeReport(
         node="gpu-17",
         uid="4c4c4544-0042",

@@ -17,6 +17,7 @@ from muster.events.edge import Malformed, check_queue
 from muster.events.nodes import Taint
 from muster.events.operations import Backfill, Policy, Weight
 from muster.events.queues import Amounts, QueueSet
+from muster.events.services import REPLICAS_MAX
 from muster.reading.catalogue import read_bandwidth, read_capability
 from muster.scheduler.shipped import STEERING, named
 from muster.simulator.scenario.constraints import CONSTRAINTS, read_constraints, read_preferences, read_requirements
@@ -24,10 +25,10 @@ from muster.simulator.scenario.mig import read_cuts, read_slices
 from muster.simulator.scenario.names import Mentions, read_one, read_plain, split_unit
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory, read_share, whole
 from muster.simulator.scenario.reading import Value
+from muster.simulator.scenario.services import SERVICE_FIELDS, read_service
 
 TOPOLOGY = LEVELS[:-1]
 """The levels above the node."""
-SERVICES = "services"
 ELASTIC = "elastic jobs"
 QUEUES = "the queue tree"
 
@@ -73,6 +74,7 @@ class JobScene(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     queue: str
     array: int | None
+    """How many elements; of a service, how many replicas it may ever have."""
     groups: tuple[tuple[str, int, int], ...]
     """Name, count and minimum of each group."""
     request: dict[str, Any]
@@ -183,7 +185,7 @@ def _tolerations(value: Value) -> list[dict[str, Any]]:
     return result
 
 
-_TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
+TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "count": ("count", Value.whole),
     "min": ("min", Value.whole),
     "gpus": ("gpus", Value.whole),
@@ -207,7 +209,6 @@ _TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
 }
 
 _JOB_LATER = {
-    "replicas": SERVICES,
     "checkpoint_every": "checkpoints",
     "elastic": ELASTIC,
 }
@@ -219,9 +220,11 @@ _JOB_FIELDS = [
     "queue",
     "user",
     "priority",
-    *_TASK_FIELDS,
+    *TASK_FIELDS,
     "kind",
     "array",
+    "replicas",
+    *SERVICE_FIELDS,
     "preemptible",
     "budget",
     "deadline",
@@ -253,6 +256,7 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
             if split_unit(name)[1] is not None:
                 raise fields["name"].error(f"is no name of a job: {name!r}")
             jobs.append(_job(name, item, fields, mentions))
+            mentions.submitted[name] = fields
     return jobs
 
 
@@ -275,8 +279,6 @@ def _whole(value: Value, mentions: Mentions) -> tuple[str, ...]:
 def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -> JobScene:
     if "kind" in fields:
         kind = fields["kind"].word(("batch", "service", "best-effort", "headroom"))
-        if kind not in ("batch", "best-effort", "headroom"):
-            raise fields["kind"].error(f"{kind!r} is not supported yet: it arrives with {SERVICES}")
     queue = read_one(fields["queue"]) if "queue" in fields else "default"
     if queue not in mentions.queues:
         raise fields["queue"].error(f"names the queue {queue!r}, which does not exist; there are {', '.join(mentions.queues)}")
@@ -290,7 +292,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
             at_once = spec["at_once"].whole()
     if "groups" in fields:
         for key in fields:
-            if key in _TASK_FIELDS:
+            if key in TASK_FIELDS:
                 raise fields[key].error("must stand in the groups: a job with groups has none of its own")
         groups = [_group(entry, named=True) for entry in fields["groups"].items("groups")]
         if not groups:
@@ -298,7 +300,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
     else:
         groups = [_group(item, named=False)]
     request: dict[str, Any] = {"groups": groups}
-    if "kind" in fields and kind != "batch":
+    if "kind" in fields and kind not in ("batch", "service"):
         request["kind"] = kind
     for key, target, read in (
         ("priority", "priority", Value.whole),
@@ -317,6 +319,10 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         request["array"] = array
     if at_once is not None:
         request["at_once"] = at_once
+    service = read_service(item, fields)
+    if service is not None:
+        request["service"] = service
+        array = REPLICAS_MAX
     constraints = read_constraints(fields)
     if constraints:
         request["constraints"] = constraints
@@ -337,7 +343,7 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
 
 def _group(item: Value, named: bool) -> dict[str, Any]:
     if named:
-        fields = item.known("a group", ["name", *_TASK_FIELDS])
+        fields = item.known("a group", ["name", *TASK_FIELDS])
         if "name" not in fields:
             raise item.error("has a group without a name")
         name = read_one(fields["name"])
@@ -345,7 +351,7 @@ def _group(item: Value, named: bool) -> dict[str, Any]:
         fields = item.mapping("a job")
         name = "task"
     group: dict[str, Any] = {"name": name, "count": 1, "cpu_milli": 100, "memory_mib": 100}
-    for key, (target, read) in _TASK_FIELDS.items():
+    for key, (target, read) in TASK_FIELDS.items():
         if key in fields:
             group[target] = read(fields[key])
     if "mig" in fields:

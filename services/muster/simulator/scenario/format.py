@@ -18,7 +18,8 @@ from muster.simulator.scenario.constraints import read_licences
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
     ELASTIC,
-    SERVICES,
+    TASK_FIELDS,
+    JobScene,
     NodeScene,
     read_jobs,
     read_node_fields,
@@ -30,6 +31,7 @@ from muster.simulator.scenario.names import Mentions, read_plain, split_unit
 from muster.simulator.scenario.quantities import read_cpu, read_memory, whole
 from muster.simulator.scenario.reading import Value, read_file, read_text
 from muster.simulator.scenario.reserving import read_reservation
+from muster.simulator.scenario.services import read_metric, read_scale
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -213,6 +215,24 @@ def _submit(value: Value, mentions: Mentions) -> list[Any]:
     return [read_jobs(value, mentions)]
 
 
+def _revised(value: Value, mentions: Mentions) -> list[JobScene]:
+    """Services as they are to be: what is not said again is as it was when they were submitted, or revised, before."""
+    scenes = []
+    for item in value.several():
+        changes = dict(item.mapping("a revision"))
+        if "job" not in changes:
+            raise item.error("has a revision without job")
+        named = changes.pop("job")
+        for name in mentions.job_names(named, picks=False).plain:
+            if name not in mentions.submitted:
+                raise named.error(f"names {name!r}, which was not submitted before")
+            before = mentions.submitted[name]
+            kept = [key for key in before if not ("groups" in changes and key in TASK_FIELDS)]
+            fields = {**{key: before[key] for key in kept}, **changes, "name": Value(name, name, item.file, item.line, "job")}
+            scenes.extend(read_jobs(Value(fields, "", item.file, item.line, item.key), mentions))
+    return scenes
+
+
 def _jobs(value: Value, mentions: Mentions) -> list[Any]:
     return [list(mentions.job_names(value, picks=False).plain)]
 
@@ -365,6 +385,9 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "queue": _queue,
     "remove_queue": _remove_queue,
     "repeat_last": _repeat,
+    "scale": read_scale,
+    "revise": lambda value, mentions: list(_revised(value, mentions)),
+    "metric": read_metric,
     "licences": lambda value, mentions: [read_licences(value)],
     "reserve": lambda value, mentions: [read_reservation(item, mentions) for item in value.several()],
     "unreserve": lambda value, mentions: list(read_plain(value)),
@@ -382,8 +405,5 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
 
 _VERBS_LATER = {
     "resize": ELASTIC,
-    "scale": SERVICES,
-    "revise": SERVICES,
-    "metric": SERVICES,
     "checkpoint": "checkpoints",
 }

@@ -16,6 +16,7 @@ from muster.events.decisions import InstanceBound, InstancePreempted, MembersRep
 from muster.events.jobs import GroupRequest, Requirement
 from muster.events.nodes import Taint
 from muster.events.record import Cycle
+from muster.events.services import ReplicaOpened
 from muster.simulator.scenario.book import Unit, is_beat
 from muster.simulator.scenario.judge import at_minimum, unit_name
 from muster.simulator.scenario.planned import delayed
@@ -42,7 +43,7 @@ class Invariants:
         except BrokenInvariant as error:
             raise SceneFailure("the state to be consistent", str(error)) from None
         self._gangs()
-        self._terminal()
+        self._terminal(cycle)
         self._one_attempt()
         self._placements(cycle)
         self._preemptions(cycle)
@@ -77,8 +78,11 @@ class Invariants:
                 if instance.phase == "running" and not attempt.degraded_until_us and not at_minimum(attempt):
                     raise SceneFailure(f"{name} to run at its minimum or not at all", "it runs below, and nothing says so")
 
-    def _terminal(self) -> None:
-        """6: terminal states absorb."""
+    def _terminal(self, cycle: Cycle) -> None:
+        """6: terminal states absorb. The number of a replica that its service wants again begins anew."""
+        for event in cycle.decisions:
+            if type(event) is ReplicaOpened:
+                self._ended.pop((event.job, event.instance), None)
         for job in self.world.state.jobs.values():
             for instance in job.instances:
                 before = self._ended.get(instance.key)

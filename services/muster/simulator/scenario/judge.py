@@ -39,7 +39,7 @@ def units(world: World, name: str) -> list[Unit]:
         return []
     if index is not None:
         return [(job, index)]
-    return [(job, number) for number in range(max(1, world.scenes[job].array or 1))]
+    return _all_units(world, job)
 
 
 def unit_name(world: World, unit: Unit) -> str:
@@ -57,6 +57,15 @@ def instances(world: World, name: str) -> list[Instance]:
     """The instances of a name that the state knows."""
     found = [world.state.instance(job, index) for job, index in units(world, name)]
     return [instance for instance in found if instance is not None]
+
+
+def service_units(world: World, job: str) -> list[Unit]:
+    """The replicas of a service that are wanted; all that it ever had where none is."""
+    known = world.state.jobs.get(job)
+    if known is None:
+        return [unit for unit in world.book.outcomes if unit[0] == job] or [(job, 0)]
+    numbers = [one.index for one in known.instances if one.reason not in ("scaled", "revised")]
+    return [(job, number) for number in numbers or range(len(known.instances))]
 
 
 # States of jobs
@@ -116,6 +125,8 @@ def _exactly(state: str) -> Callable[[World, Names], str | None]:
 
 
 def _all_units(world: World, job: str) -> list[Unit]:
+    if "service" in world.scenes[job].request:
+        return service_units(world, job)
     return [(job, number) for number in range(max(1, world.scenes[job].array or 1))]
 
 

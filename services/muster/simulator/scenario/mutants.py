@@ -38,7 +38,7 @@ from muster.engine.scores import HOLDINGS, STATIC
 from muster.engine.scores.preferred import Preferred
 from muster.events.base import INT_MAX, Event
 from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, InstanceStarted, NodeSilent, StopOrdered
-from muster.events.jobs import Dependency, JobCancelRequested, JobReprioritised
+from muster.events.jobs import Dependency, JobCancelRequested, JobReprioritised, JobRevised
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -60,10 +60,12 @@ from muster.events.operations import (
 )
 from muster.events.queues import QueueRemoved, QueueSet
 from muster.events.reservations import ReservationRemoved, ReservationSet
+from muster.events.services import JobMetricReported, JobScaleRequested
 from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.core import Core
 from muster.scheduler.recorder import Recorded
+from muster.simulator.scenario.mutants_services import service_mutants
 from muster.simulator.scenario.world import World
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -535,6 +537,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-at-once": _both(
         _instead(evolve_jobs, "job_of", _all_in_play), _instead(snapshot, "_in_play", lambda job: len(job.instances))
     ),
+    **service_mutants(_instead),
     "no-blame": _instead(lifecycle, "_ended", _no_blame),
     "no-failure": _instead(lifecycle, "_ended", _always_retried),
     "requeue-last": _instead(Emitter, "emit", _requeue_last),
@@ -574,6 +577,9 @@ MUTANTS: dict[str, Mutant] = {
         for kind in (
             JobCancelRequested,
             JobReprioritised,
+            JobRevised,
+            JobScaleRequested,
+            JobMetricReported,
             DeviceHealthChanged,
             ForeignUseChanged,
             NodeRemoved,

@@ -104,6 +104,8 @@ class Mentions:
         self.instants: list[tuple[int, Value]] = []
         self.capable = False
         """Whether some job asks for what a GPU can do."""
+        self.submitted: dict[str, dict[str, Value]] = {}
+        """The fields of each job as the file said them last."""
         self.picks: list[tuple[int, tuple[str, ...], Value]] = []
         """`k of NAMES`: an array counts with its elements, which only the whole file says."""
 

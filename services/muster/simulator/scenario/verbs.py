@@ -42,14 +42,7 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
         job = world.promised.pop(scene.name, "") or _job_id(world)
         world.jobs.setdefault(scene.name, []).append(job)
         world.scenes[job] = scene
-        fails = scene.start_fails
-        world.behaviours[job] = Behaviour(
-            ready_takes_us=scene.ready_takes_us,
-            runtime_us=scene.runtime_us,
-            stop_takes_us=scene.stop_takes_us,
-            fails_to_start_on=fails.on if fails is not None else (),
-            start_failures=fails.times if fails is not None else None,
-        )
+        world.behaviours[job] = _behaviour(scene)
         request = scene.request
         if "deadline_us" in request:
             request = request | {"deadline_us": START_US + request["deadline_us"]}
@@ -64,6 +57,37 @@ def _submit(world: World, jobs: list[JobScene]) -> None:
             "request": request,
         }
         world.send(JOBS, b'["JobSubmitted",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
+
+
+def _revise(world: World, scene: JobScene) -> None:
+    job, _ = _of(world, scene.name)
+    world.scenes[job] = scene
+    world.behaviours[job] = _behaviour(scene)
+    body = {"job": job, "request": scene.request}
+    world.send(JOBS, b'["JobRevised",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
+
+
+def _scale(world: World, args: tuple[str, int]) -> None:
+    job, _ = _of(world, args[0])
+    body = {"job": job, "replicas": args[1]}
+    world.send(JOBS, b'["JobScaleRequested",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
+
+
+def _metric(world: World, args: tuple[str, int]) -> None:
+    job, _ = _of(world, args[0])
+    body = {"job": job, "value_milli": args[1]}
+    world.send(JOBS, b'["JobMetricReported",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
+
+
+def _behaviour(scene: JobScene) -> Behaviour:
+    fails = scene.start_fails
+    return Behaviour(
+        ready_takes_us=scene.ready_takes_us,
+        runtime_us=scene.runtime_us,
+        stop_takes_us=scene.stop_takes_us,
+        fails_to_start_on=fails.on if fails is not None else (),
+        start_failures=fails.times if fails is not None else None,
+    )
 
 
 def _job_id(world: World) -> str:
@@ -284,6 +308,9 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "finish": _finish,
     "fail": _fail,
     "reprioritise": _reprioritise,
+    "revise": _revise,
+    "scale": _scale,
+    "metric": _metric,
     "add_nodes": _add_nodes,
     "remove_nodes": _remove_nodes,
     "update_node": _update_node,
