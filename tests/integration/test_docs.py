@@ -33,6 +33,10 @@ ELSEWHERE = {
         "docs/services.md",
         r"muster (?:submit|job|explain|scale|revise|rollback|cancel) .*",
     ): "test_services.test_a_service_is_kept_scaled_revised_and_rolled_back",
+    (
+        "docs/elastic.md",
+        r"muster (?:submit|resize|checkpoint|job|cancel) .*",
+    ): "test_elastic.test_a_gang_that_runs_is_shrunk_and_grown_and_notices",
     ("docs/queues.md", r"muster apply .*"): "test_listings.test_queues_become_what_the_page_says",
     (
         "docs/reservations.md",

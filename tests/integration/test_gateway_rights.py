@@ -53,6 +53,8 @@ SUBMITS = (
     "POST /v1/jobs/{job}/scale",
     "POST /v1/jobs/{job}/metric",
     "POST /v1/jobs/{job}/rollback",
+    "POST /v1/jobs/{job}/resize",
+    "POST /v1/jobs/{job}/checkpoint",
 )
 OPERATES = (
     "POST /v1/lease/extend",

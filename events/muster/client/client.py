@@ -26,7 +26,16 @@ from muster.client.life import Change, Life, Outcome
 from muster.client.making import checked
 from muster.events.cloudevents import GPU_HEALTH, JOBS, OPERATIONS, TELEMETRY, Input
 from muster.events.codec import Malformed, decode_input, decode_report, encode, encode_entry
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRequest, JobRevised, JobRun, JobSubmitted
+from muster.events.jobs import (
+    JobCancelRequested,
+    JobCheckpointed,
+    JobReprioritised,
+    JobRequest,
+    JobResizeRequested,
+    JobRevised,
+    JobRun,
+    JobSubmitted,
+)
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
@@ -114,6 +123,14 @@ class Muster:
     async def metric(self, job: str, value_milli: int, name: str = "", *, by: str = "") -> None:
         """Say what the metric is by which a service is scaled, in thousandths, over all its replicas."""
         await self._say(JOBS, JobMetricReported(job=job, value_milli=value_milli, metric=name, by=by))
+
+    async def resize(self, job: str, count: int, *, by: str = "") -> None:
+        """Give a gang so many tasks: an elastic one at any time, another before it runs. Over the bus nobody says if it can."""
+        await self._say(JOBS, JobResizeRequested(job=job, count=count, by=by))
+
+    async def checkpoint(self, job: str, instance: int | None = None, *, by: str = "") -> None:
+        """Say that a job, or one instance of it, has saved its work: what is told to stop is told so by what it would lose."""
+        await self._say(JOBS, JobCheckpointed(job=job, instance=instance, by=by))
 
     async def watch(self, job: str) -> AsyncGenerator[Change, None]:
         """What is recorded about a job, from its submission until it is over, each entry once, as it happens.

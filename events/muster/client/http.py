@@ -19,7 +19,7 @@ from muster.client.life import Entry, Life, Outcome
 from muster.events.catalogue import CatalogueSet
 from muster.events.cloudevents import Input
 from muster.events.codec import UnknownKind, decode_entry, encode
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobCheckpointed, JobReprioritised, JobResizeRequested, JobRevised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LicencesSet, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned, PolicySet
@@ -121,6 +121,10 @@ class HttpChannel:
         elif isinstance(event, JobRevised):
             wanted = {"request": event.request, "run": event.run, "follows": event.follows}
             answer = await self._send("PUT", f"/jobs/{_part(event.job)}", content=msgspec.json.encode(wanted))
+        elif isinstance(event, JobResizeRequested):
+            answer = await self._post(f"/jobs/{_part(event.job)}/resize", msgspec.json.encode({"count": event.count}))
+        elif isinstance(event, JobCheckpointed):
+            answer = await self._post(f"/jobs/{_part(event.job)}/checkpoint", msgspec.json.encode({"instance": event.instance}))
         elif isinstance(event, PolicySet):
             answer = await self._send("PUT", "/policy", content=encode(event.policy))
         elif isinstance(event, LicencesSet):

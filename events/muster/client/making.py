@@ -34,6 +34,8 @@ def new_job(
     priority: int = 0,
     kind: Literal["batch", "best-effort", "headroom"] = "batch",
     budget: int | None = None,
+    elastic: bool = False,
+    least: int | None = None,
     deadline_us: int | None = None,
     array: int | None = None,
     at_once: int | None = None,
@@ -52,6 +54,8 @@ def new_job(
         gpus: whole GPUs of each task; or `gpu_milli` thousandths of one.
         kind: `best-effort` takes what is idle, and stops for any other job; `headroom` runs nothing, and keeps room.
         budget: so many of its tasks may be disrupted at once.
+        elastic: once it runs it grows up to `count` into what is idle, and gives up what is above `least`.
+        least: with how many tasks it may start; all of them if nothing is said.
         deadline_us: by when it should have finished, in microseconds since 1970.
         array: so many instances, each with `count` tasks.
         at_once: with `array`, so many of its instances at once.
@@ -64,7 +68,7 @@ def new_job(
     """
     group = {
         "count": count,
-        "min": count,
+        "min": count if least is None else least,
         "gpus": gpus,
         "gpu_milli": gpu_milli,
         "gpu_memory_mib": gpu_memory_mib,
@@ -78,6 +82,7 @@ def new_job(
         priority=priority,
         kind=msgspec.UNSET if kind == "batch" else kind,
         budget=msgspec.UNSET if budget is None else budget,
+        elastic=elastic or msgspec.UNSET,
         deadline_us=msgspec.UNSET if deadline_us is None else deadline_us,
         array=array,
         at_once=msgspec.UNSET if at_once is None else at_once,

@@ -104,6 +104,14 @@ class Muster:
         """Say what the metric is by which a service is scaled, in thousandths."""
         self._run(self._open_one.metric(job, value_milli, name, by=by))
 
+    def resize(self, job: str, count: int, *, by: str = "") -> None:
+        """Give a gang so many tasks."""
+        self._run(self._open_one.resize(job, count, by=by))
+
+    def checkpoint(self, job: str, instance: int | None = None, *, by: str = "") -> None:
+        """Say that a job, or one instance of it, has saved its work."""
+        self._run(self._open_one.checkpoint(job, instance, by=by))
+
     def watch(self, job: str) -> Iterator[Change]:
         """What is recorded about a job, from its submission until it is over, as it happens."""
         changes = self._open_one.watch(job)

@@ -25,7 +25,7 @@ from muster.events.catalogue import CatalogueSet
 from muster.events.codec import digest
 from muster.events.edge import REPORT_MAX_BYTES, Malformed, unique
 from muster.events.entries import BAD_BYTES, encode
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobCheckpointed, JobReprioritised, JobResizeRequested, JobRevised, JobSubmitted
 from muster.events.levels import NodeReport
 from muster.events.nodes import DeviceHealthChanged, NodeRemoved
 from muster.events.operations import (
@@ -54,7 +54,16 @@ Input = Event | NodeReport | GpusSampled
 Headers = Sequence[tuple[str, bytes]]
 
 KINDS: Final[dict[str, tuple[type[Input], ...]]] = {
-    JOBS: (JobSubmitted, JobCancelRequested, JobReprioritised, JobRevised, JobScaleRequested, JobMetricReported),
+    JOBS: (
+        JobSubmitted,
+        JobCancelRequested,
+        JobReprioritised,
+        JobRevised,
+        JobScaleRequested,
+        JobMetricReported,
+        JobResizeRequested,
+        JobCheckpointed,
+    ),
     NODES: (NodeReport,),
     GPU_HEALTH: (DeviceHealthChanged,),
     OPERATIONS: (

@@ -9,6 +9,7 @@ Life of an instance (who emits what; inputs are marked *):
     pending --InstanceEnded--> "cancelled" | "failed"
 
 The replicas of a service (`muster.events.services`) are wanted again after that: "cancelled" --ReplicaOpened--> pending.
+An elastic instance that runs gains members by InstanceGrown, and loses some by InstanceShrunk.
 
 An attempt's holdings are given back task by task, when the task's exit is read or its node is lost, removed or
 fenced, and at no other moment.
@@ -17,7 +18,7 @@ fenced, and at no other moment.
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from muster.events.base import (
     AttemptNumber,
@@ -80,6 +81,18 @@ class AttemptRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     job: JobKey
     instance: InstanceIndex
     attempt: AttemptNumber
+
+
+Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1, max_length=100_000)]
+
+
+class MembersRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """`[job, instance, attempt, [ranks]]`: some members of an elastic attempt."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    ranks: Ranks
 
 
 class JobRejected(Event, frozen=True, kw_only=True):
@@ -174,6 +187,46 @@ class MembersReplaced(Event, frozen=True, kw_only=True):
     placements: Placements
 
 
+class InstanceGrown(Event, frozen=True, kw_only=True):
+    """An elastic attempt that runs holds these places too, and has so many members more."""
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    placements: Placements
+
+
+ShrinkReason = Literal[
+    "preempted",
+    "resized",
+    "ready-timeout",
+    "device-failed",
+    "node-lost",
+    "node-removed",
+    "node-rebooted",
+    "drained",
+    "taint",
+    "task-missing",
+]
+
+
+class InstanceShrunk(Event, frozen=True, kw_only=True):
+    """An elastic attempt goes on without these members, and is still at its minimum.
+
+    Those that hold something are told to stop and are killed at `kill_at_us`; they are members no more when they exited.
+    """
+
+    job: JobKey
+    instance: InstanceIndex
+    attempt: AttemptNumber
+    ranks: Ranks
+    reason: ShrinkReason
+    kill_at_us: Micros
+    by_job: Annotated[str, Meta(max_length=64)] = ""
+    """With `preempted`: for whom."""
+    by_instance: InstanceIndex = 0
+
+
 class Nominated(Event, frozen=True, kw_only=True):
     """These places are kept for the instance until its victims are gone."""
 
@@ -182,6 +235,8 @@ class Nominated(Event, frozen=True, kw_only=True):
     placements: Placements
     victims: Annotated[tuple[AttemptRef, ...], Meta(max_length=100_000)]
     until_us: Micros
+    members: Annotated[tuple[MembersRef, ...], Meta(max_length=100_000)] | UnsetType = UNSET
+    """Victims that are members of elastic attempts, which go on without them."""
 
 
 class NominationEnded(Event, frozen=True, kw_only=True):

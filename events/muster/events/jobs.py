@@ -202,6 +202,11 @@ class JobRequest(Part, frozen=True, kw_only=True):
     constraints: Constraints | UnsetType = UNSET
     service: Service | UnsetType = UNSET
     """With it the job is a service: each replica is an instance, and what is said here is said of each."""
+    elastic: bool | UnsetType = UNSET
+    """Whether its instances, once they run, grow up to `count` into what is idle, and give up members above `min` before anybody
+    is told to stop."""
+    checkpoint_every_us: Micros | UnsetType = UNSET
+    """How often it says that it saved its work; no decision reads it."""
 
 
 Command = Annotated[tuple[Annotated[str, Meta(max_length=131_072)], ...], Meta(max_length=4096)]
@@ -286,4 +291,23 @@ class JobRevised(Event, frozen=True, kw_only=True):
     run: JobRun = JobRun()
     follows: Revision = 0
     """The revision that it is to follow: where that is not the newest any more, nothing changes. 0: whichever is."""
+    by: Text = ""
+
+
+class JobResizeRequested(Event, frozen=True, kw_only=True):
+    """Each instance of the job is to have so many tasks; of a job with one group.
+
+    Before it runs that is so for any job. An elastic one that runs gives up what is beyond it, and grows up to it.
+    """
+
+    job: JobKey
+    count: TaskCount
+    by: Text = ""
+
+
+class JobCheckpointed(Event, frozen=True, kw_only=True):
+    """The job, or one instance of it, saved its work: that much is not lost if it is told to stop."""
+
+    job: JobKey
+    instance: InstanceIndex | None = None
     by: Text = ""

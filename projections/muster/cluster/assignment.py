@@ -38,14 +38,22 @@ def assigned(task: Task) -> TaskAssignment:
         rank=task.rank,
         since=task.since,
         phase=_phase(task),
-        kill_at_us=attempt.kill_at_us,
+        kill_at_us=_kill_at_us(task),
         devices=task.devices,
     )
+
+
+def _kill_at_us(task: Task) -> int:
+    """A member that goes alone has an instant of its own, unless all have to go before."""
+    attempt = task.attempt
+    if not task.going:
+        return attempt.kill_at_us
+    return min(task.kill_at_us, attempt.kill_at_us) if attempt.phase == "stop" else task.kill_at_us
 
 
 def _phase(task: Task) -> Literal["prepare", "run", "stop"]:
     """What the agent is to do. A task that is alone need not wait for others: it runs as soon as it is ready."""
     attempt = task.attempt
-    if attempt.phase == "stop" or task.phase == "leaving":
+    if attempt.phase == "stop" or task.phase == "leaving" or task.going:
         return "stop"
     return "run" if attempt.phase == "run" or attempt.instance.job.gang.single else "prepare"

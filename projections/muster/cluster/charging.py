@@ -3,6 +3,8 @@
 Called only where there is one (`State.tree`).
 """
 
+from collections.abc import Iterable
+
 from muster.cluster.jobs import Attempt, Job, Task
 from muster.cluster.queuetree import QueueTree, task_amounts, tasks_amounts
 from muster.cluster.state import State
@@ -32,7 +34,7 @@ def charge_attempt(tree: QueueTree, attempt: Attempt) -> None:
     if job.spare:
         return
     queue = tree.of(job.queue)
-    charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding])
+    charge = attempt.charge = tasks_amounts([task for task in attempt.tasks.values() if task.holding and not task.going])
     queue.attempts[attempt] = None
     tree.charge(queue, job.user, charge)
 
@@ -52,6 +54,29 @@ def charge_less(state: State, attempt: Attempt, task: Task) -> None:
         attempt.charge = None
         queue.attempts.pop(attempt, None)
     tree.release(queue, job.user, less)
+
+
+def charge_more(tree: QueueTree, attempt: Attempt, tasks: Iterable[Task]) -> None:
+    """Its queue is charged with these tasks too, from now on."""
+    job = attempt.instance.job
+    more = tasks_amounts(tasks)
+    del more["jobs"]
+    charge = dict(attempt.charge or {})
+    for what, amount in more.items():
+        charge[what] = charge.get(what, 0) + amount
+    attempt.charge = charge
+    tree.charge(tree.of(job.queue), job.user, more)
+
+
+def charge_without(tree: QueueTree, attempt: Attempt, tasks: Iterable[Task]) -> None:
+    """Its queue is not charged for these tasks any more, which are told to go; it goes on without them."""
+    job, charge = attempt.instance.job, attempt.charge
+    if charge is None:
+        return
+    less = tasks_amounts(tasks)
+    del less["jobs"]
+    attempt.charge = {what: amount - less.get(what, 0) for what, amount in charge.items()}
+    tree.release(tree.of(job.queue), job.user, less)
 
 
 def uncharge_attempt(state: State, attempt: Attempt) -> None:

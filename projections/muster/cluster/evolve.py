@@ -4,9 +4,10 @@
 concerns anybody (a report of an earlier attempt, a cancellation of an ended job) changes nothing. A decision that does
 not fit the state is a broken invariant: it cannot have been made here.
 
-How jobs change stands in `evolve_jobs`, their tasks in `evolve_tasks`, nodes in `evolve_nodes`, what is kept for whom in
-`evolve_nominations`, queues in `evolve_queues`, what is planned for whom in `evolve_plans`, what is reserved in
-`evolve_reservations`, services in `evolve_services`.
+How jobs change stands in `evolve_jobs`, what is particular about elastic ones in `evolve_elastic`, their tasks in
+`evolve_tasks`, nodes in `evolve_nodes`, what is kept for whom in `evolve_nominations`, queues in `evolve_queues`, what is
+planned for whom in `evolve_plans`, what is reserved in `evolve_reservations`,
+services in `evolve_services`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from muster.cluster import (
     dependencies,
+    evolve_elastic,
     evolve_jobs,
     evolve_nodes,
     evolve_nominations,
@@ -173,6 +175,7 @@ def _nothing(state: State, event: InputRefused | EntryQuarantined | LossAccepted
 
 HANDLERS: dict[type[Event], Callable[[State, Any], None]] = {
     **evolve_jobs.HANDLERS,
+    **evolve_elastic.HANDLERS,
     **evolve_tasks.HANDLERS,
     **evolve_nodes.HANDLERS,
     **evolve_nominations.HANDLERS,

@@ -186,7 +186,7 @@ def _instance_bound(state: State, event: InstanceBound) -> None:
     instance.phase = "starting"
     if instance.not_before_us:
         instance.not_before_us = 0
-    _place(state, attempt, event.placements)
+    place_members(state, attempt, event.placements)
     if state.tree is not None:
         charge_attempt(state.tree, attempt)
     if job.headroom:
@@ -208,7 +208,8 @@ def _stand(state: State, attempt: Attempt) -> None:
     state.todo[attempt.instance] = None
 
 
-def _place(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
+def place_members(state: State, attempt: Attempt, placements: tuple[Placement, ...]) -> None:
+    """Its members of these ranks stand at these places from now on."""
     ledger = state.ledger
     nodes = ledger.nodes
     gang = attempt.instance.job.gang
@@ -256,6 +257,8 @@ def _instance_started(state: State, event: InstanceStarted) -> None:
     held = attempt.held
     if held and attempt.fault is None and (held == len(attempt.tasks) or not succeeded(attempt)):
         state.todo.pop(instance, None)
+    if instance.job.request.elastic:
+        state.running_elastic[instance.key] = None
     if state.plans.on:
         move_ends(state, attempt)
     timers = state.timers
@@ -286,6 +289,8 @@ def _stop(state: State, attempt: Attempt, reason: str, kill_at_us: int) -> None:
     instance.phase = "stopping"
     state.degraded.pop(instance.key, None)
     state.draining.pop(attempt, None)
+    if state.running_elastic:
+        state.running_elastic.pop(instance.key, None)
     set_timer(state, attempt)
     if attempt.evictions:
         attempt.evictions = None
@@ -347,6 +352,8 @@ def _attempt_ended(state: State, event: AttemptEnded) -> None:
         state.stopping -= 1
         if state.tree is not None:
             state.tree.stopping.pop(attempt, None)
+    if state.running_elastic:
+        state.running_elastic.pop(instance.key, None)
     instance.attempt = None
     attempt.tasks.clear()  # nothing names them any more, and without the circle they are gone at once
     if state.policy.min_runtime_us or state.policy.reclaim_min_runtime_us:
@@ -470,7 +477,7 @@ def _member_lost(state: State, event: MemberLost) -> None:
     key = attempt.instance.key
     state.todo.pop(attempt.instance, None)
     for task in attempt.tasks.values():
-        if task.holding and on_broken_device(task):
+        if task.holding and not task.going and on_broken_device(task):
             task.phase = "leaving"
             attempt.kill_at_us = state.at_us + attempt.instance.job.request.grace_us
     if short_of_members(attempt):  # the one whose device failed may have ended well in the same cycle
@@ -488,7 +495,7 @@ def _members_replaced(state: State, event: MembersReplaced) -> None:
         check(old is None or not old.holding, f"MembersReplaced {event.job}/{event.instance}: rank {placement.rank} is not lost")
     if attempt.charge is not None:
         uncharge_attempt(state, attempt)
-    _place(state, attempt, event.placements)
+    place_members(state, attempt, event.placements)
     if state.tree is not None:
         charge_attempt(state.tree, attempt)
     if not any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):

@@ -7,7 +7,7 @@ from typing import Any, Final
 from muster.cluster.charging import charge_attempt
 from muster.cluster.check import broken, check
 from muster.cluster.disruption import note_drain
-from muster.cluster.evolve_tasks import fault, release
+from muster.cluster.evolve_tasks import fault_of, release
 from muster.cluster.jobs import Attempt, Fault, Task
 from muster.cluster.nodes import Device, Node
 from muster.cluster.patience import note_taints
@@ -70,9 +70,9 @@ def _update(state: State, node: Node, event: NodeRegistered) -> None:
         _charge(state, about)
     for task in in_order(node):
         if any(not node.devices[index].present or node.devices[index].health == "failed" for index in task.devices):
-            fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
+            fault_of(state, task, Fault("device-failed", 0, node.name, lost=True))
         elif any(taint.effect == "NoExecute" and not task.shape.tolerates(taint) for taint in event.spec.taints):
-            fault(state, task.attempt, Fault("taint", 0, node.name, lost=True))
+            fault_of(state, task, Fault("taint", 0, node.name, lost=True))
         elif task.shape.patient:
             note_taints(state, task.attempt, node)
     set_timer(state, node)
@@ -118,7 +118,7 @@ def lose_tasks(state: State, node: Node, reason: str) -> None:
     """Whatever ran here has ended."""
     for task in in_order(node):
         release(state, task, "lost")
-        fault(state, task.attempt, Fault(reason, 0, node.name, lost=True))
+        fault_of(state, task, Fault(reason, 0, node.name, lost=True))
 
 
 def _altered(state: State, node: Node) -> None:
@@ -320,7 +320,7 @@ def _node_drained(state: State, event: NodeDrained) -> None:
         if task.attempt.phase == "run" and task.attempt.instance.job.budgeted:
             note_drain(state, task.attempt)
         else:
-            fault(state, task.attempt, Fault("drained", 0, node.name, lost=True))
+            fault_of(state, task, Fault("drained", 0, node.name, lost=True))
     _altered(state, node)
 
 
@@ -342,7 +342,7 @@ def _device_health_changed(state: State, event: DeviceHealthChanged) -> None:
             if event.health == "failed":
                 for task in in_order(node):
                     if index in task.devices:
-                        fault(state, task.attempt, Fault("device-failed", 0, node.name, lost=True))
+                        fault_of(state, task, Fault("device-failed", 0, node.name, lost=True))
             _altered(state, node)
 
 

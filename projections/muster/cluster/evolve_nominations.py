@@ -26,7 +26,13 @@ def _nominated(state: State, event: Nominated) -> None:
         if attempt is None:
             broken(f"Nominated {event.job}/{event.instance}: the victim {ref.job}/{ref.instance} is not there")
         victims.append(attempt)
-    nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us)
+    members = []
+    for some in event.members or ():
+        attempt = state.attempt(some.job, some.instance, some.attempt)
+        if attempt is None or any(rank not in attempt.tasks for rank in some.ranks):
+            broken(f"Nominated {event.job}/{event.instance}: a member of {some.job}/{some.instance} is not there")
+        members += [attempt.tasks[rank] for rank in some.ranks]
+    nomination = Nomination(instance, event.placements, victims, state.at_us, event.until_us, members)
     dropped(state, instance)
     claim_places(state, nomination)
     if state.tree is not None:
@@ -52,6 +58,8 @@ def claim_places(state: State, nomination: Nomination) -> None:
         claim.add(gang.shapes[gang.group_of(placement.rank)], placement.devices, node)
     for attempt in nomination.victims:
         attempt.by = (*attempt.by, key)
+    for task in nomination.members:
+        task.by = (*task.by, key)
     for node in nomination.nodes:
         state.ledger.recount(node)
     state.plans.move([node.row for node in nomination.nodes])
@@ -73,6 +81,10 @@ def _nomination_ended(state: State, event: NominationEnded) -> None:
             for task in attempt.tasks.values():
                 if task.holding:
                     state.ledger.free(task.node.row)
+    for task in nomination.members:
+        task.by = tuple([other for other in task.by if other != key])
+        if task.holding:
+            state.ledger.free(task.node.row)
     state.timers.nomination.cancel(key)
     instance = nomination.instance
     if state.tree is not None and nomination.charge is not None:

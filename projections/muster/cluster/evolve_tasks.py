@@ -33,9 +33,11 @@ def _task_ready(state: State, event: TaskReady) -> None:
         task.phase = "ready"
         task.port = event.port
         attempt = task.attempt
+        if task.going:
+            return
         ready = attempt.ready = attempt.ready + 1
         if attempt.phase == "prepare":
-            if ready == len(attempt.tasks):
+            if ready + attempt.going == len(attempt.tasks):
                 state.todo[attempt.instance] = None
         elif attempt.degraded_until_us and attempt.phase == "run" and not short_of_members(attempt):
             attempt.degraded_until_us = 0
@@ -49,8 +51,10 @@ def _task_started(state: State, event: TaskStarted) -> None:
     if task.phase == "preparing":  # a single task runs without waiting for others
         task.phase = "running"
         attempt = task.attempt
+        if task.going:
+            return
         attempt.ready += 1
-        if attempt.phase == "prepare" and attempt.ready == len(attempt.tasks):
+        if attempt.phase == "prepare" and attempt.ready + attempt.going == len(attempt.tasks):
             state.todo[attempt.instance] = None
     elif task.phase == "ready":
         task.phase = "running"
@@ -68,6 +72,8 @@ def _task_exited(state: State, event: TaskExited) -> None:
         release(state, task, "lost")
         return
     release(state, task, "exited")
+    if task.going:
+        return
     attempt = task.attempt
     phase = attempt.phase
     if phase == "stop":
@@ -84,7 +90,7 @@ def _task_missing(state: State, event: TaskMissing) -> None:
     task = _task(state, event)
     if task is not None:
         release(state, task, "lost")
-        fault(state, task.attempt, Fault("task-missing", 0, task.node.name, "node", lost=True))
+        fault_of(state, task, Fault("task-missing", 0, task.node.name, "node", lost=True))
 
 
 def release(state: State, task: Task, phase: str) -> None:
@@ -100,10 +106,28 @@ def release(state: State, task: Task, phase: str) -> None:
     if attempt.evictions:
         note_taints(state, attempt, task.node)
     attempt.held -= 1
-    if attempt.charge is not None:
+    if task.going:
+        gone(state, task)
+    if attempt.charge is not None and (not task.going or not attempt.held):
         charge_less(state, attempt, task)
     if not attempt.held:
         state.todo[attempt.instance] = None
+
+
+def gone(state: State, task: Task) -> None:
+    """A task that was going has exited: its attempt knows it no more."""
+    attempt = task.attempt
+    del attempt.tasks[task.rank]
+    attempt.going -= 1
+    if not attempt.going:
+        state.stopping -= 1
+        del state.shrinking[attempt]
+
+
+def fault_of(state: State, task: Task, what: Fault) -> None:
+    """Something went wrong with a task: its attempt cannot go on, unless it was told to go on without it."""
+    if not task.going:
+        fault(state, task.attempt, what)
 
 
 def fault(state: State, attempt: Attempt, what: Fault) -> None:
@@ -121,8 +145,8 @@ def succeeded(attempt: Attempt) -> bool:
         decisive = [task for task in tasks if request.groups[task.group].name == request.success]
         if decisive:
             tasks = decisive
-    for task in tasks:  # noqa: SIM110 -- most attempts have one task, for which a generator costs more than it does
-        if task.phase != "exited" or task.code:
+    for task in tasks:  # noqa: SIM110 -- most attempts have one task, for which a generator costs more than this does
+        if (task.phase != "exited" or task.code) and not task.going:
             return False
     return True
 

@@ -3,6 +3,7 @@
 from muster.cluster import snapshot
 from muster.cluster.check import check
 from muster.cluster.disruption import waits_to_drain
+from muster.cluster.evolve_elastic import elastic
 from muster.cluster.evolve_queues import plant
 from muster.cluster.jobs import TERMINAL, Attempt, Job
 from muster.cluster.nodes import LEVELS, Node, cpu_level
@@ -116,6 +117,7 @@ def check_rebuild(state: State) -> None:
     yielding = [sorted([attempt.instance.key for attempt in each.yielding]) for each in (state, other)]
     check(yielding[0] == yielding[1], f"yielding: {yielding[0]}, rebuilt {yielding[1]}")
     check(other.stopping == state.stopping, f"stopping: {state.stopping}, rebuilt {other.stopping}")
+    check(sorted(other.running_elastic) == sorted(state.running_elastic), "the elastic that run differ from the rebuilt ones")
     check(sorted(other.degraded) == sorted(state.degraded), "the degraded differ from the rebuilt ones")
     mine = sorted([(key, item.count) for key, item in state.pending.classes.items() if item.count], key=str)
     theirs = sorted([(key, item.count) for key, item in other.pending.classes.items() if item.count], key=str)
@@ -172,9 +174,14 @@ def _check_job(state: State, job: Job) -> None:
         check(attempt.held == len(held), f"{name}: {attempt.held} tasks counted as holding, {len(held)} do")
         for task in held:
             check(task in task.node.tasks, f"{name} rank {task.rank} holds a place that node {task.node.name} does not know of")
+        going = sum([task.going for task in attempt.tasks.values()])
+        check(attempt.going == going, f"{name}: {attempt.going} tasks counted as going, {going} are")
+        check(bool(going) == (attempt in state.shrinking), f"{name}: {going} tasks are going, and that is listed wrongly")
+        listed = instance.key in state.running_elastic
+        check(listed == (attempt.phase == "run" and elastic(job)), f"{name} is {attempt.phase} and listed as elastic: {listed}")
         phases = {"prepare": "starting", "run": "running", "stop": "stopping"}
         check(instance.phase == phases[attempt.phase], f"{name} is {instance.phase}, its attempt in {attempt.phase}")
-        bound = len(attempt.tasks)
+        bound = len(attempt.tasks) - going
         least = sum(instance.job.gang.minima)
         check(bound >= least, f"{name}: {bound} tasks bound, at least {least} are needed")
 

@@ -57,6 +57,12 @@ class Task(Kept):
     holding: bool = True
     code: int = 0
     port: int = 0
+    going: bool = False
+    """It was told to go for good, and its attempt goes on without it: it is a member until it exited."""
+    kill_at_us: int = 0
+    """Of one that is going."""
+    by: tuple[tuple[str, int], ...] = ()
+    """The instances that are nominated for what it gives up by itself."""
 
     @property
     def row(self) -> int:
@@ -108,8 +114,19 @@ class Attempt(Kept):
     """Tasks that wait for the start."""
     held: int = 0
     """Tasks that hold something."""
+    going: int = 0
+    """Tasks that are going."""
+    changed: int = 0
+    """How often it grew or shrank."""
+    saved_us: int = 0
+    """When it last said that it saved its work."""
     charge: dict[str, int] | None = None
     """What its queue is charged with for it (`muster.cluster.queuetree`); None where nothing is, or there is no tree."""
+
+    @property
+    def work_since_us(self) -> int:
+        """Since when it has done work that is lost with it: since its start, or since it last saved what it did."""
+        return max(self.started_us, self.saved_us)
 
     @property
     def running_since_us(self) -> int:

@@ -248,7 +248,7 @@ class Node:
             for index, units in claim.devices.items():
                 kept[4 + index] += units
         for task in self.tasks:
-            if any(key in self.claims for key in task.attempt.by):
+            if any(key in self.claims for key in (*task.attempt.by, *task.by)):
                 shape = task.shape
                 kept[0] -= shape.cpu_milli
                 kept[1] -= shape.memory_mib

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.jobs import Attempt, Instance, Job, Task
 from muster.cluster.shapes import Gang, Shape
 from muster.events.decisions import Placement
 from muster.events.operations import Policy
@@ -183,6 +183,12 @@ def promised_us(policy: Policy, attempt: Attempt) -> int:
         return attempt.kill_at_us + policy.kill_margin_us
     length = length_us(policy, attempt.instance.job)
     return FAR if length == FAR else attempt.running_since_us + length
+
+
+def task_promised_us(policy: Policy, task: Task) -> int:
+    """When what a task holds is to be free."""
+    whole_us = promised_us(policy, task.attempt)
+    return min(whole_us, task.kill_at_us + policy.kill_margin_us) if task.going else whole_us
 
 
 def horizon_us(policy: Policy) -> int:

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from muster.cluster import dependencies
 from muster.cluster.disruption import note_drain
+from muster.cluster.evolve_elastic import elastic, has_to_shrink, misfits
 from muster.cluster.evolve_jobs import count_running, enqueue
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_nodes import set_timer as set_node_timer
@@ -46,7 +47,7 @@ from muster.cluster.snapshot_services import reindex_service, service_in, servic
 from muster.cluster.state import Nomination, State
 from muster.cluster.usage import Usage, Used
 from muster.events.codec import encode as encode_canonical
-from muster.events.decisions import AttemptRef
+from muster.events.decisions import AttemptRef, MembersRef
 from muster.events.jobs import JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
@@ -112,6 +113,7 @@ def encode(state: State) -> bytes:
                         tuple([AttemptRef(*a.instance.key, a.number) for a in nomination.victims if a.held]),
                         nomination.at_us,
                         nomination.until_us,
+                        _members_out(nomination),
                     )
                     for key, nomination in sorted(state.nominations.items(), key=lambda item: item[0])
                 ]
@@ -179,6 +181,7 @@ def decode(data: bytes) -> State:
                 [attempt for attempt in victims if attempt is not None],
                 item.at_us,
                 item.until_us,
+                [task for some in item.members for task in _members_in(state, some)],
             ),
         )
     for name, limit_us in snapshot.limits:
@@ -217,7 +220,21 @@ def _current(state: State, ref: AttemptRef) -> Attempt | None:
     return state.attempt(ref.job, ref.instance, ref.attempt)
 
 
+def _members_in(state: State, some: MembersRef) -> list[Task]:
+    attempt = state.attempt(some.job, some.instance, some.attempt)
+    return [] if attempt is None else [attempt.tasks[rank] for rank in some.ranks]
+
+
 # Out
+
+
+def _members_out(nomination: Nomination) -> tuple[MembersRef, ...]:
+    """Those that are still to go, by attempt."""
+    ranks: dict[tuple[str, int, int], list[int]] = {}
+    for task in nomination.members:
+        if task.holding:
+            ranks.setdefault((*task.attempt.instance.key, task.attempt.number), []).append(task.rank)
+    return tuple([MembersRef(*key, tuple(sorted(some))) for key, some in sorted(ranks.items())])
 
 
 def _queues_out(tree: QueueTree) -> tuple[QueueRow, ...]:
@@ -333,10 +350,14 @@ def _attempt_out(attempt: Attempt) -> AttemptRow:
                     task.code,
                     task.port,
                     task.since,
+                    task.going,
+                    task.kill_at_us,
                 )
                 for _, task in sorted(attempt.tasks.items())
             ]
         ),
+        attempt.changed,
+        attempt.saved_us,
     )
 
 
@@ -455,6 +476,8 @@ def _attempt_in(state: State, instance: Instance, item: AttemptRow, gone: dict[s
     attempt.fault = None if kept is None else Fault(kept.reason, kept.code, kept.node, kept.blame, kept.lost)
     attempt.degraded_until_us = item.degraded_until_us
     attempt.ready = item.ready
+    attempt.changed = item.changed
+    attempt.saved_us = item.saved_us
     gang = instance.job.gang
     for row in item.tasks:
         node = state.node(row.node)
@@ -469,6 +492,10 @@ def _attempt_in(state: State, instance: Instance, item: AttemptRow, gone: dict[s
         task.holding = row.holding
         task.code = row.code
         task.port = row.port
+        if row.going:
+            task.going = True
+            task.kill_at_us = row.kill_at_us
+            attempt.going += 1
         attempt.tasks[row.rank] = task
         if task.holding:
             state.ledger.hold(task)
@@ -500,7 +527,7 @@ def _reindex(state: State, held: list[JobRow]) -> None:
             reindex_service(state, job.service)
     for key, nomination in state.nominations.items():
         state.timers.nomination.set(key, nomination.until_us)
-        if broken_place(nomination):
+        if broken_place(nomination) or misfits(nomination):
             state.todo[nomination.instance] = None
     for key, planned in state.plans.by_key.items():
         state.timers.plan.set(key, planned.until_us)
@@ -519,13 +546,19 @@ def _reindex_attempt(state: State, attempt: Attempt) -> None:
         set_timer(state, attempt)
         count_running(state, attempt)
         note_drain(state, attempt)
+    if attempt.going:
+        state.stopping += 1
+        state.shrinking[attempt] = None
+    if attempt.phase == "run" and elastic(instance.job):
+        state.running_elastic[instance.key] = None
     set_eviction(state, attempt)
     if attempt.degraded_until_us and any(task.phase in ("lost", "leaving") for task in attempt.tasks.values()):
         state.degraded[instance.key] = None
     if (
         not attempt.held
         or (attempt.phase != "stop" and (attempt.fault is not None or instance.cancelling))
-        or (attempt.phase == "prepare" and attempt.ready == len(attempt.tasks))
+        or (attempt.phase == "prepare" and attempt.ready + attempt.going == len(attempt.tasks))
         or (attempt.phase == "run" and succeeded(attempt))
+        or has_to_shrink(attempt)
     ):
         state.todo[instance] = None

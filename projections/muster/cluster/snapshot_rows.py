@@ -3,7 +3,7 @@
 import msgspec
 
 from muster.events.catalogue import DeviceModel
-from muster.events.decisions import AttemptRef, Piece, Placement
+from muster.events.decisions import AttemptRef, MembersRef, Piece, Placement
 from muster.events.jobs import Dependency, JobRequest, JobRun
 from muster.events.nodes import Device as DeviceSpec
 from muster.events.nodes import NodeSpec
@@ -52,6 +52,8 @@ class TaskRow(Row):
     code: int
     port: int
     since: int
+    going: bool
+    kill_at_us: int
 
 
 class FaultRow(Row):
@@ -77,6 +79,8 @@ class AttemptRow(Row):
     degraded_until_us: int
     ready: int
     tasks: tuple[TaskRow, ...]
+    changed: int
+    saved_us: int
 
 
 class InstanceRow(Row):
@@ -119,6 +123,7 @@ class NominationRow(Row):
     victims: tuple[AttemptRef, ...]
     at_us: int
     until_us: int
+    members: tuple[MembersRef, ...]
 
 
 class QueueRow(Row):

@@ -4,7 +4,7 @@ Everything here follows from the admitted cycles, by `muster.cluster.evolve`. In
 `timers`, `todo`) can be made anew from the rest.
 """
 
-from muster.cluster.jobs import Attempt, Instance, Job
+from muster.cluster.jobs import Attempt, Instance, Job, Task
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import Node
 from muster.cluster.plans import Plans
@@ -22,16 +22,24 @@ InstanceKey = tuple[str, int]
 class Nomination:
     """Places that are kept for an instance until its victims are gone."""
 
-    __slots__ = ("at_us", "charge", "instance", "nodes", "placements", "until_us", "victims")
+    __slots__ = ("at_us", "charge", "instance", "members", "nodes", "placements", "until_us", "victims")
 
     def __init__(
-        self, instance: Instance, placements: tuple[Placement, ...], victims: list[Attempt], at_us: int, until_us: int
+        self,
+        instance: Instance,
+        placements: tuple[Placement, ...],
+        victims: list[Attempt],
+        at_us: int,
+        until_us: int,
+        members: list[Task] | None = None,
     ) -> None:
         self.instance = instance
         self.placements = placements
         self.victims = victims
         self.at_us = at_us
         self.until_us = until_us
+        self.members: list[Task] = members or []
+        """Members of elastic attempts that are to be gone, while these go on."""
         self.nodes: list[Node] = []
         """The nodes on which it has a claim."""
         self.charge: dict[str, int] | None = None
@@ -70,6 +78,8 @@ class State:
         "positions",
         "reservations",
         "retired",
+        "running_elastic",
+        "shrinking",
         "stirred",
         "stopping",
         "term",
@@ -133,7 +143,11 @@ class State:
         self.stirred: dict[Job, None] = {}
         """Services about which something may have to be decided."""
         self.stopping = 0
-        """How many attempts were told to stop and have not ended."""
+        """How many attempts were told to stop and have not ended, or have members that were told to go and did not yet."""
+        self.shrinking: dict[Attempt, None] = {}
+        """Attempts that have such members."""
+        self.running_elastic: dict[InstanceKey, None] = {}
+        """Elastic instances that run and were not told to stop."""
         self.dated: dict[Job, None] = {}
         """The jobs with a deadline, those that are over too."""
         self.draining: dict[Attempt, None] = {}

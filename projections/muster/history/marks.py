@@ -16,7 +16,9 @@ from muster.events.decisions import (
     AttemptEnded,
     InstanceBound,
     InstanceEnded,
+    InstanceGrown,
     InstancePreempted,
+    InstanceShrunk,
     InstanceStarted,
     JobRejected,
     JobsForgotten,
@@ -29,7 +31,7 @@ from muster.events.decisions import (
     NodeSilent,
     StopOrdered,
 )
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobReprioritised, JobResizeRequested, JobSubmitted
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -125,7 +127,7 @@ def _job_cancel_requested(fold: Folding, marks: Marks, event: JobCancelRequested
             marks.instance(instance)
 
 
-def _job_reprioritised(fold: Folding, marks: Marks, event: JobReprioritised) -> None:
+def _job_reprioritised(fold: Folding, marks: Marks, event: JobReprioritised | JobResizeRequested) -> None:
     job = fold.state.jobs.get(event.job)
     if job is not None:
         marks.jobs[job] = None
@@ -209,7 +211,7 @@ def _member_lost(fold: Folding, marks: Marks, event: MemberLost) -> None:
                 marks.tasks.setdefault(task, True)
 
 
-def _replaced(fold: Folding, marks: Marks, event: MembersReplaced) -> None:
+def _replaced(fold: Folding, marks: Marks, event: MembersReplaced | InstanceGrown) -> None:
     attempt = _current(fold, event)
     if attempt is not None:
         marks.attempt(attempt)
@@ -217,6 +219,12 @@ def _replaced(fold: Folding, marks: Marks, event: MembersReplaced) -> None:
         fold.replaced.setdefault(key_of(attempt), {})[state.number] = state.at_us
         for placement in event.placements:
             marks.tasks[attempt.tasks[placement.rank]] = False
+
+
+def _shrunk(fold: Folding, marks: Marks, event: InstanceShrunk) -> None:
+    attempt = _current(fold, event)
+    if attempt is not None:
+        marks.attempt(attempt)
 
 
 # Nodes
@@ -280,6 +288,7 @@ BEFORE: dict[type[Event], Marker] = {
     RevisionAccepted: _job,
     JobCancelRequested: _job_cancel_requested,
     JobReprioritised: _job_reprioritised,
+    JobResizeRequested: _job_reprioritised,
     JobRejected: _job_rejected,
     JobsForgotten: _jobs_forgotten,
     TaskReady: _task,
@@ -314,6 +323,8 @@ AFTER: dict[type[Event], Marker] = {
     InstanceBound: _bound,
     MemberLost: _member_lost,
     MembersReplaced: _replaced,
+    InstanceGrown: _replaced,
+    InstanceShrunk: _shrunk,
     NodeRegistered: _registered,
 }
 """What has just changed, or come."""

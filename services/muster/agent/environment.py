@@ -19,6 +19,8 @@ from muster.events.jobs import GroupRequest
 
 INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "TMPDIR")
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MEMBERS: Final = "MUSTER_MEMBERS"
+"""Where a task of an elastic gang reads who its members are."""
 MARK: Final = "MUSTER_TASK"
 """Set for every process of a task: by it they are found when nothing else is left of it."""
 
@@ -102,6 +104,8 @@ def binding(task: AgentTask, place: Place) -> dict[str, str]:
         "MUSTER_GPU_UUIDS": ",".join(place.devices),
         MARK: place.mark,
     }
+    if task.request.elastic is True:
+        names[MEMBERS] = str(place.folder / "members.json")
     if place.credentials is not None:
         names[credentials.NAME] = str(place.credentials)
     if group.gpu_milli:
@@ -112,6 +116,25 @@ def binding(task: AgentTask, place: Place) -> dict[str, str]:
 def group_of(task: AgentTask) -> GroupRequest:
     """The group that the task belongs to."""
     return next((group for group in task.request.groups if group.name == task.group), task.request.groups[0])
+
+
+def write_members(folder: Path, task: AgentTask) -> None:
+    """Write down who the members of the attempt are. In place: a container has the very files.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    (folder / "hostfile").write_text(hostfile(task))
+    if task.request.elastic is True:
+        ranks = task.ranks
+        said = {
+            "changed": ranks.changed,
+            "world_size": ranks.world_size,
+            "ranks": ranks.ranks or tuple(range(ranks.world_size)),
+            "nodes": ranks.nodes,
+            "ranks_per_node": ranks.ranks_per_node,
+        }
+        (folder / "members.json").write_bytes(msgspec.json.encode(said))
 
 
 def hostfile(task: AgentTask) -> str:

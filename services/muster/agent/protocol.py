@@ -39,6 +39,10 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes of the attempt, each once, by the lowest rank on it."""
     ranks_per_node: tuple[int, ...]
     """How many members each of these nodes has, in the same order."""
+    changed: Annotated[int, Meta(ge=0)] = 0
+    """How often an elastic attempt gained or lost members."""
+    ranks: tuple[Rank, ...] = ()
+    """Once it did: the ranks of its members; else they are all from 0 on."""
 
 
 class Master(msgspec.Struct, frozen=True, kw_only=True):

@@ -127,6 +127,8 @@ class Supervisor:
         self.sweep_us = NEVER
         """When to look again whether everything is gone; NEVER unless the end has come."""
         self.sweeps = 0
+        self.changed = 0
+        """The change of the gang's members of which the task knows."""
         self.terminated = False
         self.told_to_end = False
 
@@ -191,7 +193,13 @@ class Supervisor:
         if word.get("stop"):
             self._terminate(word["kill_at_us"], "told to stop")
         elif word.get("run") and not self.launched and self.code is None:
+            self.changed = word.get("changed", 0)
             self._launch()
+        elif word.get("changed", 0) > self.changed:
+            self.changed = word["changed"]
+            if self.main and self.code is None:
+                with contextlib.suppress(OSError):  # SIGWINCH: who does not care about it is not ended by it
+                    os.killpg(self.main, signal.SIGWINCH)
 
     def _judge(self, at_us: int) -> None:
         """Do what is due."""

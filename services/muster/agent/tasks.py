@@ -23,7 +23,7 @@ import msgspec
 import muster.agent as package
 from muster.agent import credentials, outputs
 from muster.agent.cgroup import Groups
-from muster.agent.environment import Place, environment, group_of, hostfile
+from muster.agent.environment import Place, environment, group_of, write_members
 from muster.agent.home import Home
 from muster.agent.inventory import Inventory
 from muster.agent.ports import free_port
@@ -66,6 +66,7 @@ class LocalTask:
 
     __slots__ = (
         "blame",
+        "changed",
         "code",
         "folder",
         "key",
@@ -98,6 +99,8 @@ class LocalTask:
         """Whether its runtime is getting what it needs."""
         self.launched = False
         """Whether it was told to run."""
+        self.changed = 0
+        """The change of its gang's members that it was told last."""
         self.stopping = False
         self.since_us = now_us()
         self.seen_us = -SEEN_US
@@ -248,6 +251,8 @@ class Tasks:
         local.task = item
         if item.phase == "run":
             self._run(local)
+            if item.ranks.changed != local.changed:
+                self._tell_members(local, item)
         elif item.phase == "stop":
             self._stop(local, kill_us)
         return True
@@ -380,7 +385,7 @@ class Tasks:
         )
         try:
             stdout, stderr = outputs.prepare(self.home.output, task, self.settings.node, directory)
-            (local.folder / "hostfile").write_text(hostfile(task))
+            write_members(local.folder, task)
             if task.secret:
                 credentials.write(local.folder, self.settings.gateway, task)
             launch = self.runtime.launch(task, environment(task, place), directory)
@@ -394,8 +399,16 @@ class Tasks:
         except OSError as error:
             self._refuse(local, f"the start cannot be prepared: {error}", "job" if task.run.output else "node")
             return
-        local.launched = True
-        self._tell(local, {"run": True})
+        local.launched, local.changed = True, task.ranks.changed
+        self._tell(local, {"run": True, "changed": local.changed})
+
+    def _tell_members(self, local: LocalTask, task: AgentTask) -> None:
+        """Its gang gained or lost members since it was told to run: the files say so, and a signal that they do."""
+        if local.launched and not local.stopping and local.folder is not None:
+            with contextlib.suppress(OSError):  # on a full disk it is told with the next change
+                write_members(local.folder, task)
+                local.changed = task.ranks.changed
+                self._tell(local, {"run": True, "changed": local.changed})
 
     def _refuse(self, local: LocalTask, reason: str, blame: str) -> None:
         """It cannot be started: its supervisor is told to leave, and the end is this one, not the supervisor's."""
@@ -509,6 +522,7 @@ class Tasks:
             local.port = kept.port
             word = read_slot(str(folder / "control")) or {}
             local.launched, local.stopping = bool(word.get("run")), bool(word.get("stop"))
+            local.changed = word.get("changed", 0)
             self._refresh(self._add(local))
             if local.phase == "preparing" and not _held(folder / "lock") and not (folder / "status").exists():
                 local.preparing = self.runtime.slow

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from muster.events.base import Event
-from muster.events.decisions import AttemptRef, InstanceBound, MembersReplaced, Nominated, Placement
+from muster.events.decisions import AttemptRef, InstanceBound, InstanceGrown, MembersReplaced, Nominated, Placement
 from muster.events.jobs import JobSubmitted
 from muster.events.nodes import NodeRegistered
 
@@ -48,7 +48,7 @@ def _field(event: Event, name: str, names: dict[str, str]) -> str:
         return ""
     if name in ("job", "by_job") and isinstance(value, str):
         value = names.get(value, value)
-    elif name == "placements" and isinstance(event, (InstanceBound, Nominated, MembersReplaced)):
+    elif name == "placements" and isinstance(event, (InstanceBound, InstanceGrown, Nominated, MembersReplaced)):
         value = _places(event.placements)
     elif name == "victims":
         value = ",".join(_attempt(reference, names) for reference in value)

@@ -281,6 +281,14 @@ class Gateway:
         body = msgspec.json.encode({"value_milli": value_milli, "metric": name})
         return self._post(f"/jobs/{_part(job)}/metric", body, Accepted)
 
+    def resize(self, job: str, count: int) -> Accepted:
+        """Give a gang so many tasks."""
+        return self._post(f"/jobs/{_part(job)}/resize", msgspec.json.encode({"count": count}), Accepted)
+
+    def checkpoint(self, job: str, instance: int | None = None) -> Accepted:
+        """Say that a job, or one instance of it, saved its work."""
+        return self._post(f"/jobs/{_part(job)}/checkpoint", msgspec.json.encode({"instance": instance}), Accepted)
+
     def submit(self, jobs: Sequence[JobSubmitted]) -> Iterator[Submission]:
         """Submit jobs in their order; each is yielded when it is durable, or refused.
 

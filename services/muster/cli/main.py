@@ -47,6 +47,8 @@ COMMANDS = {
     "revise": "muster.cli.services",
     "rollback": "muster.cli.services",
     "metric": "muster.cli.services",
+    "resize": "muster.cli.elastic",
+    "checkpoint": "muster.cli.elastic",
     "cordon": "muster.cli.operations",
     "uncordon": "muster.cli.operations",
     "drain": "muster.cli.operations",

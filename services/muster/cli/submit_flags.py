@@ -40,6 +40,16 @@ Array = Annotated[int | None, _option("array", "N", "So many elements, each a wh
 Replicas = Annotated[int | None, _option("replicas", "N", "A service: so many replicas are kept.", _JOB)]
 Kind = Annotated[str | None, _option("kind", "KIND", "What it is owed: batch, best-effort, headroom.", _JOB)]
 Budget = Annotated[int | None, _option("budget", "N", "So many of its tasks may be disrupted at once.", _JOB)]
+Elastic = Annotated[
+    bool | None,
+    typer.Option(
+        "--elastic/--rigid",
+        help="Whether it grows up to --count while it runs, and gives up what is above --min.",
+        show_default=False,
+        rich_help_panel=_JOB,
+    ),
+]
+CheckpointEvery = Annotated[str | None, _option("checkpoint-every", "SPAN", "How often it says that it saved its work.", _JOB)]
 Deadline = Annotated[
     str | None, _option("deadline", "INSTANT", "By when it should have finished: 2026-12-01T18:00:00Z, or +2h from now.", _JOB)
 ]

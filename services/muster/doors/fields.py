@@ -269,6 +269,23 @@ REQUEST_FIELDS = (
         "So many of its tasks may be disrupted at once, by preemption where that can be avoided, and by drains; else any number.",
     ),
     _field(
+        "elastic",
+        JobRequest,
+        "elastic",
+        "true, false",
+        "Whether it grows while it runs, up to `count`, and gives up what is above `min` before anybody is evicted.",
+        Value.boolean,
+    ),
+    _field(
+        "checkpoint_every",
+        JobRequest,
+        "checkpoint_every_us",
+        "span",
+        "How often it says that it saved its work (`muster checkpoint JOB`); for people, no decision reads it.",
+        read_span,
+        _write_span,
+    ),
+    _field(
         "deadline",
         JobRequest,
         "deadline_us",

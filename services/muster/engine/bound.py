@@ -88,8 +88,10 @@ class Bound:
                         return found
         return None
 
-    def refill(self, instance: Instance, counts: tuple[int, ...], closed: int) -> tuple[Placement, ...] | None:
-        """Places for so many more members (by group) of a running attempt: in the domains of those that are still there.
+    def refill(
+        self, instance: Instance, counts: tuple[int, ...], closed: int, minima: tuple[int, ...] | None = None
+    ) -> tuple[Placement, ...] | None:
+        """Places for so many more members (by group; at least the minima) of a running attempt, in the domains of the others.
 
         Not on `closed` rows (bits).
         """
@@ -105,9 +107,9 @@ class Bound:
         kept = rows
         for level in rules.preferred if there else ():
             kept &= topology.rows(level, topology.of(there[0], level))
-        zeros = tuple([0] * len(counts))
+        offsets = tuple([sum(counts[:group]) for group in range(len(counts))])
         for part in [kept, rows] if kept != rows else [rows]:
-            found = self._place(job, rules, part, counts, counts, zeros, there)
+            found = self._place(job, rules, part, minima or counts, counts, offsets, there)
             if found is not None:
                 return found
         return None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from muster.cluster.jobs import Instance
 from muster.cluster.ledger import Ledger
 from muster.cluster.nodes import LEVELS, Node
-from muster.cluster.plans import FAR, PlannedStart, length_us, promised_us
+from muster.cluster.plans import FAR, PlannedStart, length_us, task_promised_us
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import State
 from muster.engine.candidates import CandidateCache
@@ -518,7 +518,7 @@ class Horizon:
                 ends[index] = 0
         first = until = FAR
         for task in node.tasks:
-            end_us = promised_us(policy, task.attempt)
+            end_us = task_promised_us(policy, task)
             if end_us < now:
                 end_us = FAR
             elif end_us < until:

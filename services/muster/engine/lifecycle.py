@@ -1,10 +1,12 @@
 """What becomes of an instance to which something happened. One decision at a time; the caller asks until there is none."""
 
 from muster.cluster import dependencies
+from muster.cluster.evolve_elastic import misfits
 from muster.cluster.evolve_nodes import broken_place
 from muster.cluster.evolve_tasks import succeeded
 from muster.cluster.jobs import Attempt, Fault, Instance, Job
 from muster.cluster.state import State
+from muster.engine.members import shrink_due, without_the_late
 from muster.engine.services import again
 from muster.events.base import Event
 from muster.events.decisions import (
@@ -35,8 +37,12 @@ def next_decision(state: State, instance: Instance) -> Event | None:
         return None if attempt.held else _ended(state, attempt, attempt.stop_reason, attempt.stop_node, attempt.stop_code)
     if instance.cancelling:
         return leave(state, attempt, "cancelled", "", 0)
+    if instance.job.request.elastic:
+        shrunk = shrink_due(state, attempt)
+        if shrunk is not None:
+            return shrunk
     fault = attempt.fault
-    if phase == "prepare" and attempt.ready == len(attempt.tasks):
+    if phase == "prepare" and attempt.ready + attempt.going == len(attempt.tasks):
         if fault is None or fault.reason == "member-failed":  # it ran, whatever came of it
             return InstanceStarted(job=instance.job.id, instance=instance.index, attempt=attempt.number)
     if fault is not None:
@@ -59,6 +65,10 @@ def overdue(state: State, instance: Instance) -> Event | None:
     if attempt is None:
         return None
     if attempt.phase == "prepare" and attempt.ready_until_us <= now:
+        if instance.job.request.elastic:
+            some = without_the_late(state, attempt)
+            if some is not None:
+                return some
         late = [task for _, task in sorted(attempt.tasks.items()) if task.phase == "preparing"]
         return leave(state, attempt, "ready-timeout", late[0].node.name if late else "", 0)
     if attempt.phase == "run":
@@ -90,6 +100,8 @@ def _waiting(state: State, instance: Instance) -> Event | None:
         if instance.cancelling:
             return NominationEnded(job=key[0], instance=key[1], reason="cancelled")
         why = broken_place(nomination)
+        if not why and misfits(nomination):
+            why = "infeasible"  # it was resized
         if why:
             return NominationEnded(job=key[0], instance=key[1], reason="node-lost" if why == "node-lost" else "infeasible")
     if instance.cancelling and instance.phase == "pending":

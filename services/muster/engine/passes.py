@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 
+from msgspec import UNSET
+
 from muster.cluster import plans
 from muster.cluster.jobs import Attempt, Instance, Job, Place
 from muster.cluster.plans import promised_us
@@ -27,8 +29,10 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
 from muster.engine import preempt
+from muster.engine.elastic import grow
 from muster.engine.emit import Emitter
 from muster.engine.lifecycle import next_decision
+from muster.engine.members import in_whole, is_part, members, refs, shrinks
 from muster.engine.overlay import Overlay
 from muster.engine.place import Placer
 from muster.engine.plan import Plan
@@ -36,7 +40,6 @@ from muster.engine.reclaim import Grounds
 from muster.engine.spare import making_way
 from muster.engine.yielding import outranked
 from muster.events.decisions import (
-    AttemptRef,
     InstanceBound,
     InstancePreempted,
     MembersReplaced,
@@ -83,7 +86,11 @@ class Pass:
         """
         while True:
             self.again = False
+            if self.state.running_elastic:
+                grow(self, first=True)
             self._round()
+            if self.state.running_elastic and not self.again and not self.emitter.full:
+                grow(self, first=False)
             if self.emitter.full:
                 return
             if not self.again:
@@ -324,6 +331,8 @@ class Pass:
                 mark = plan.mark()
                 for attempt in nomination.victims:
                     plan.without(attempt)
+                for task in nomination.members:
+                    plan.without(members(task.attempt, [task]))
                 both: dict[int, list[tuple[Shape, tuple[int, ...]]]] = {}
                 _give(both, nomination.instance.job.gang, nomination.placements)
                 overlay = Overlay()
@@ -351,7 +360,7 @@ class Pass:
             self.emitter.emit(NominationEnded(job=key[0], instance=key[1], reason="infeasible"))
             self.again = True
             return False
-        if any(attempt.held for attempt in nomination.victims):
+        if any(attempt.held for attempt in nomination.victims) or any(task.holding for task in nomination.members):
             waiting.memo = self.asked(waiting)
             return False
         key = nomination.instance.key
@@ -381,29 +390,33 @@ class Pass:
                     found = None
             if found is None:
                 return False
-            places, victims = found
+            places, victims = found[0], in_whole(found[1])
             taken = self._conflicts(job, places, tuple(victims), outranked)
         if not victims:
             return self._bind(instance, places, None, taken)
-        told = [attempt for attempt in victims if attempt.phase != "stop"]
+        told = [attempt for attempt in victims if attempt.phase != "stop" and not is_part(attempt)]
         at_once = [attempt.instance for attempt in told if attempt.instance.job.headroom]
-        if not self.emitter.room_for(len(places), len(taken) + 1 + len(told) + len(at_once)):
+        shrunk = shrinks(state, victims, instance.key)
+        if not self.emitter.room_for(len(places), len(taken) + 1 + len(told) + len(at_once) + len(shrunk)):
             return False
         self._end_taken(taken, job)
         self.preempted = True
         self.emitter.placed(len(places))
         kills = [(attempt, state.at_us + attempt.instance.job.request.grace_us) for attempt in told]
         latest = max([state.at_us, *[attempt.kill_at_us for attempt in victims], *[kill for _, kill in kills]])
-        refs = [AttemptRef(*attempt.instance.key, attempt.number) for attempt in victims]
+        whole, some = refs(victims)
         self.emitter.emit(
             Nominated(
                 job=job.id,
                 instance=instance.index,
                 placements=places,
-                victims=tuple(refs),
+                victims=whole,
+                members=some or UNSET,
                 until_us=latest + state.policy.kill_margin_us + state.policy.nomination_ttl_us,
             )
         )
+        for shrink in shrunk:
+            self.emitter.emit(shrink)
         for attempt, kill_at_us in kills:
             victim = attempt.instance
             self.emitter.emit(

@@ -129,10 +129,16 @@ class Placer:
         self.vain[gang.key] = freed
         self.gangs[gang.key] = gang
 
-    def refill(self, instance: Instance, lost: Sequence[Sequence[int]]) -> tuple[Placement, ...] | None:
-        """Places for these ranks (by group) of a running attempt, all of them, or None."""
+    def refill(
+        self, instance: Instance, lost: Sequence[Sequence[int]], least: int = -1, kept: int = 0
+    ) -> tuple[Placement, ...] | None:
+        """Places for these ranks (by group) of a running attempt, all of them, or None.
+
+        With `least` so many are enough, of a job with as many groups; not on the `kept` rows (bits).
+        """
         counts = tuple([len(ranks) for ranks in lost])
-        zeros = tuple([0] * len(counts))
+        minima = counts if least < 0 else tuple([min(least, count) for count in counts])
+        offsets = tuple([sum(counts[:group]) for group in range(len(counts))])
         job, gang = instance.job, instance.job.gang
         with Plan(self.state) as plan:
             closed = 0
@@ -140,18 +146,16 @@ class Placer:
                 wanted = [self.cache.of(shape) for shape, count in zip(gang.shapes, counts, strict=True) if count]
                 closed = self.backfill.bar(plan, wanted)
             if gang.rules is not None:
-                found = self.bound.refill(instance, counts, closed)
+                found = self.bound.refill(instance, counts, closed | kept, minima)
             else:
-                excluded = closed | self.excluded(job.avoid)
+                excluded = closed | kept | self.excluded(job.avoid)
                 if self.bound.around.crowded:
                     excluded |= self.bound.closed(job)
-                found = self.places(job, gang, counts, counts, zeros, excluded)
+                found = self.places(job, gang, minima, counts, offsets, excluded)
         if found is None:
             return None
-        by_group: list[list[int]] = [list(ranks) for ranks in lost]
-        placements = []
-        for group, (placement, at) in _with_groups(found, counts):
-            placements.append(Placement(by_group[group][at], placement.row, placement.devices))
+        ranks = [rank for group in lost for rank in group]
+        placements = [Placement(ranks[placement.rank], placement.row, placement.devices) for placement in found]
         return tuple(sorted(placements, key=lambda placement: placement.rank))
 
     def places(
@@ -276,14 +280,3 @@ def _placements(offsets: Sequence[int], spots: Mapping[int, Sequence[Spot]]) -> 
             for at, (row, devices) in enumerate(spots[group])
         ]
     )
-
-
-def _with_groups(found: Sequence[Placement], counts: Sequence[int]) -> list[tuple[int, tuple[Placement, int]]]:
-    """Each place with its group and its number in it, for places that stand group after group."""
-    result = []
-    at = 0
-    for group, count in enumerate(counts):
-        for number in range(count):
-            result.append((group, (found[at], number)))
-            at += 1
-    return result

@@ -1,9 +1,9 @@
 """Whose place a waiting instance may take, when none is free.
 
-A victim is a whole attempt of the same queue with a lower priority, preemptible and past its `min_runtime`; where there is
-a tree of queues, others too (`muster.engine.reclaim`). What stops already counts as free, but for what is kept of it for
-others: the beneficiary only waits for it. There are no victims unless the beneficiary then fits, and no victim is left out of
-whom it would still fit.
+A victim is a whole attempt, or a member of an elastic one that goes on without it (`muster.engine.members`), of the same queue
+with a lower priority, preemptible and past its `min_runtime`; where there is a tree of queues, others too
+(`muster.engine.reclaim`). What stops already counts as free, but for what is kept of it for others: the beneficiary only waits
+for it. There are no victims unless the beneficiary then fits, and no victim is left out of whom it would still fit.
 
 Plans are compared by the ranks of their victims, the highest first, like words; then by tasks that lose their work, then
 by the time for which they ran; where there is a tree by what was bound last, which goes first; ties by row (semantics 1).
@@ -29,6 +29,7 @@ from muster.engine.candidates import CandidateCache
 from muster.engine.disruption import breaches, last, subsets
 from muster.engine.indomain import in_one_domain
 from muster.engine.limits import within_limits
+from muster.engine.members import Members, going, is_part, split_all, whole_of
 from muster.engine.nodeindex import rows_of
 from muster.engine.overlay import Overlay
 from muster.engine.plan import Plan
@@ -42,8 +43,8 @@ EXACT_MAX: Final = 64
 SPARED_MAX: Final = 64
 SETS_MAX: Final = 512
 
-Rank = tuple[int, int]
-"""Priority, and 1 if it has started: what was bound and not started loses nothing."""
+Rank = tuple[int, int, int]
+"""0 for a member that its attempt goes on without; priority; and 1 if it has started: what was bound only loses nothing."""
 
 Found = tuple[tuple[Placement, ...], list[Attempt]]
 """The places, and the attempts that are to be gone from them, those that stop already too."""
@@ -104,11 +105,16 @@ def search(state: State, placer: Finder, job: Job, grounds: Grounds | None = Non
 
 
 def rank(attempt: Attempt) -> Rank:
-    """The rank of a victim: lower goes first. Headroom does before all others: nobody loses anything."""
+    """The rank of a victim: lower goes first.
+
+    Headroom before all others: nobody loses anything; then best-effort; then members that their attempts go on without.
+    """
     job = attempt.instance.job
     if job.headroom:
-        return job.priority - 2 * BEHIND, 0
-    return job.rank, int(attempt.phase == "run")
+        return 0, job.priority - 2 * BEHIND, 0
+    if job.rank != job.priority:
+        return 0, job.rank, int(attempt.phase == "run")
+    return 1 if is_part(attempt) else 2, job.rank, int(attempt.phase == "run")
 
 
 def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
@@ -127,10 +133,11 @@ def may_be_victim(state: State, attempt: Attempt, job: Job) -> bool:
     )
 
 
-def _order(attempt: Attempt) -> tuple[Rank, int, tuple[int, int, int]]:
+def order(attempt: Attempt) -> tuple[Rank, int, tuple[int, int, int], int]:
     """Victims in the order in which they are taken: the lowest rank, then the latest start, then the latest place."""
     cycle, index, number = attempt.instance.place
-    return rank(attempt), -attempt.running_since_us, (-cycle, -index, -number)
+    member = -max(attempt.tasks, default=0) if is_part(attempt) else 0
+    return rank(attempt), -attempt.running_since_us, (-cycle, -index, -number), member
 
 
 def _on(state: State, node: Node, job: Job, grounds: Grounds | None = None) -> tuple[list[Attempt], list[Attempt]]:
@@ -143,7 +150,12 @@ def _on(state: State, node: Node, job: Job, grounds: Grounds | None = None) -> t
             stopping[attempt.instance.key] = attempt
         elif attempt in grounds.victims if grounds is not None else may_be_victim(state, attempt, job):
             victims[attempt.instance.key] = attempt
-    return sorted(stopping.values(), key=_order), sorted(victims.values(), key=_order)
+    dying, there = list(stopping.values()), list(victims.values())
+    if state.running_elastic or state.shrinking:
+        here = [each for each in state.shrinking if any(task.going and task.node is node for task in each.tasks.values())]
+        dying += going(here, lambda task: task.node is node)
+        there = split_all(there, lambda task: task.node is node)
+    return sorted(dying, key=order), sorted(there, key=order)
 
 
 # A single task
@@ -183,7 +195,7 @@ def _newest(node: Node, grounds: Grounds | None) -> tuple[int, ...]:
     """Where there is a tree: what was bound last of all that may go from the node, so that the latest sorts first."""
     if grounds is None:
         return ()
-    found = [task.attempt for task in node.tasks if task.attempt in grounds.victims]
+    found = [task.attempt for task in node.tasks if task.attempt in grounds.victims and not task.going]
     return min([tuple([-at for at in (attempt.bound_cycle, *attempt.instance.place)]) for attempt in found], default=())
 
 
@@ -193,7 +205,7 @@ def _cost(state: State, victims: Sequence[Attempt]) -> tuple[int, list[Rank], in
     tasks = sum([attempt.held for attempt in victims])
     lost = sum(
         [
-            (state.at_us - attempt.started_us) * sum([len(task.devices) for task in attempt.tasks.values()])
+            (state.at_us - attempt.work_since_us) * sum([len(task.devices) for task in attempt.tasks.values()])
             for attempt in victims
             if attempt.phase == "run"
         ]
@@ -208,7 +220,7 @@ def _estimate(state: State, node: Node, shape: Shape, job: Job, grounds: Grounds
     sorted_victims = last(victims)
     cpu, memory, disk, tasks = node.cpu_free, node.memory_free, node.disk_free, node.tasks_free
     devices = node.whole_free if shape.gpus else 0
-    highest: Rank = (-(2**62), 0)
+    highest: Rank = (-1, 0, 0)
     count = 0
     for attempt in [None, *stopping, *sorted_victims]:
         if attempt is not None:
@@ -253,7 +265,7 @@ def _on_node(
 ) -> tuple[tuple[int, ...], list[Attempt]] | None:
     """The devices of one task here, and the best set of victims for it; None if all of them would not be enough."""
     stopping, victims = _on(state, node, job, tries.grounds)
-    if not Left(node, dict.fromkeys([*stopping, *victims])).may_take(shape):
+    if not Left(node, dict.fromkeys([whole_of(each) for each in [*stopping, *victims]])).may_take(shape):
         return None
     with Plan(state) as plan:
         for attempt in stopping:
@@ -292,7 +304,7 @@ def _on_node(
         devices = _devices_here(placer, node, shape)
         assert devices is not None
         waited = _spare_in_place(placer, plan, job, stopping, [Placement(0, node.row, devices)], rules=False)
-    return devices, [*sorted(waited, key=_order), *sorted(needed, key=_order)]
+    return devices, [*sorted(waited, key=order), *sorted(needed, key=order)]
 
 
 def _best_set(
@@ -303,23 +315,23 @@ def _best_set(
     From the highest rank down: the fewest of one rank with which it still fits if all below it go, and each choice of so many.
     """
     ranks: dict[Rank, list[Attempt]] = {}
-    for attempt in sorted(among, key=_order):
+    for attempt in sorted(among, key=order):
         ranks.setdefault(rank(attempt), []).append(attempt)
-    order = sorted(ranks, reverse=True)
+    steps = sorted(ranks, reverse=True)
     state = placer.state
     best = _cost(state, known), known
 
     def descend(at: int, chosen: list[Attempt]) -> None:
         nonlocal best
-        if at == len(order):
+        if at == len(steps):
             cost = _cost(state, chosen)
             if cost < best[0] and tries.together(chosen):
                 best = cost, chosen
             return
-        below = [attempt for one in order[at + 1 :] for attempt in ranks[one]]
-        for size in range(len(ranks[order[at]]) + 1):
+        below = [attempt for one in steps[at + 1 :] for attempt in ranks[one]]
+        for size in range(len(ranks[steps[at]]) + 1):
             enough = False
-            for some in combinations(ranks[order[at]], size):
+            for some in combinations(ranks[steps[at]], size):
                 if not tries.left:
                     return
                 tries.left -= 1
@@ -391,18 +403,25 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
         stopping = {attempt.instance.key: attempt for attempt in dying}
         candidates = {attempt.instance.key: attempt for attempt in victims}
     for row in rows_of(bits) if grounds is None else ():
-        dying, victims = _on(state, state.ledger.node(row), job)
-        stopping.update([(attempt.instance.key, attempt) for attempt in dying])
-        candidates.update([(attempt.instance.key, attempt) for attempt in victims])
+        for task in state.ledger.node(row).tasks:
+            attempt = task.attempt
+            if attempt.phase == "stop":
+                stopping[attempt.instance.key] = attempt
+            elif may_be_victim(state, attempt, job):
+                candidates[attempt.instance.key] = attempt
     if anywhere and grounds is not None:
         candidates = {attempt.instance.key: attempt for attempt in grounds.victims}
-    if not stopping and not candidates:
+    leaving, ordered = list(stopping.values()), list(candidates.values())
+    if state.running_elastic or state.shrinking:
+        leaving += going(state.shrinking, lambda task: bool(bits >> task.row & 1))
+        ordered = split_all(ordered, lambda task: anywhere or bool(bits >> task.row & 1))
+    if not leaving and not ordered:
         return None
-    ordered = last(sorted(candidates.values(), key=_order))
+    ordered = last(sorted(ordered, key=order))
     if grounds is not None:
         ordered = grounds.as_many(ordered)
     with Plan(state) as plan:
-        for attempt in stopping.values():
+        for attempt in leaving:
             plan.without(attempt)
         gone = (_fewest_first if grounds is None else _few_first)(plan, placer, job, ordered)
         if gone is None:
@@ -412,9 +431,24 @@ def among_all(state: State, placer: Finder, job: Job, grounds: Grounds | None = 
         gone = _spare(state, plan, placer, job, gone, places)
         places = placer.find(job)
         assert places is not None
-        gone = _spare_in_place(placer, plan, job, gone, places)
-        waited = _spare_in_place(placer, plan, job, list(stopping.values()), places)
-    return places, [*sorted(waited, key=_order), *sorted(gone, key=_order)]
+        gone = _spare_in_place(placer, plan, job, _where_it_matters(plan, gone, places), places)
+        waited = _spare_in_place(placer, plan, job, leaving, places)
+    return places, [*sorted(waited, key=order), *sorted(gone, key=order)]
+
+
+def _where_it_matters(plan: Plan, gone: list[Attempt], places: Sequence[Placement]) -> list[Attempt]:
+    """The same victims; those of whom the core goes fall apart into parts on the very places, and another core."""
+    cores = [whole_of(each) for each in gone if isinstance(each, Members) and each.core]
+    if not cores:
+        return gone
+    rows = dict.fromkeys([place.row for place in places])
+    for each in gone:
+        if whole_of(each) in cores:
+            plan.again(each)
+    anew = split_all(cores, lambda task: task.row in rows)
+    for each in anew:
+        plan.without(each)
+    return [*[each for each in gone if whole_of(each) not in cores], *anew]
 
 
 def _fewest_first(plan: Plan, placer: Finder, job: Job, ordered: Sequence[Attempt]) -> list[Attempt] | None:
@@ -508,7 +542,7 @@ def _spare_in_place(
     for placement in places:
         wanted.setdefault(placement.row, []).append(placement)
     needed = []
-    for attempt in reversed(last(sorted(gone, key=_order))):
+    for attempt in reversed(last(sorted(gone, key=order))):
         rows = dict.fromkeys([task.node.row for task in attempt.tasks.values() if task.holding and task.node.row in wanted])
         mark = plan.mark()
         plan.again(attempt)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.cluster.jobs import Task
 from muster.cluster.nodes import Node
-from muster.cluster.plans import FAR, length_us, promised_us
+from muster.cluster.plans import FAR, length_us, task_promised_us
 from muster.cluster.shapes import Gang, Shape
 from muster.cluster.state import Nomination, State
 from muster.engine.room import fitting, take_share, take_whole
@@ -73,7 +73,7 @@ def curve(state: State, node: Node, uses: Iterable[Use] = (), lenient: bool = Fa
         amounts = _task_amounts(node, task.shape, task.devices)
         if whole is not None:  # an exclusive job has all of it until its last task there has gone
             amounts = capacity(node) if task is whole else [0] * len(free)
-        end_us = promised_us(policy, task.attempt)
+        end_us = task_promised_us(policy, task)
         if end_us < now:
             end_us = now if lenient else FAR
         if waited and any(key in waited and waited[key][0] == FAR for key in task.attempt.by):
@@ -121,7 +121,7 @@ def _last_alone(state: State, node: Node, lenient: bool) -> Task | None:
         return None
 
     def gone_us(task: Task) -> int:
-        end_us = promised_us(state.policy, task.attempt)
+        end_us = task_promised_us(state.policy, task)
         if end_us < state.at_us:
             end_us = state.at_us if lenient else FAR
         return end_us

@@ -19,6 +19,7 @@ from muster.cluster.jobs import Attempt, Job
 from muster.cluster.plans import standing
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.state import State
+from muster.engine.members import whole_of
 from muster.engine.shares import borrowed, within
 from muster.engine.yielding import those_for
 
@@ -128,7 +129,7 @@ class Grounds:
             return True
         gone: dict[Queue, list[Charge]] = {}
         for attempt in some:
-            for queue in self._crossing.get(attempt, ()):
+            for queue in self._crossing.get(whole_of(attempt), ()):
                 charge = attempt.charge
                 assert charge is not None
                 gone.setdefault(queue, []).append(charge)
@@ -142,13 +143,17 @@ class Grounds:
         taken = []
         for attempt in ordered:
             charge = attempt.charge
-            queues = self._crossing.get(attempt, ())
+            queues = self._crossing.get(whole_of(attempt), ())
             if charge is None or all(borrowed(left[queue], queue.guarantee, charge) for queue in queues):
                 taken.append(attempt)
                 for queue in queues:
                     for what, amount in (charge or {}).items():
                         left[queue][what] = left[queue].get(what, 0) - amount
         return taken
+
+    def reclaims(self, attempt: Attempt) -> bool:
+        """Whether it may go because it was borrowed."""
+        return attempt in self._crossing
 
     def on(self, bits: int) -> tuple[list[Attempt], list[Attempt]]:
         """What stops anyway, and the victims, that hold something on these rows."""
@@ -166,7 +171,7 @@ class Grounds:
     def rows(self) -> int:
         """The rows on which a victim holds something, or what stops anyway, as bits."""
         places = bytearray(len(self._state.ledger.nodes) // 8 + 1)
-        for attempt in (*self.victims, *self._stopping):
+        for attempt in (*self.victims, *self._stopping, *self._state.shrinking):
             for task in attempt.tasks.values():
                 if task.holding:
                     row = task.node.row

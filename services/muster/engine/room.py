@@ -65,7 +65,7 @@ class Left:
             memory -= held.memory_mib
             disk -= held.disk_mib
             tasks -= 1
-            waited = bool(claims) and any(key in claims for key in task.attempt.by)
+            waited = bool(claims) and any(key in claims for key in (*task.attempt.by, *task.by))
             for index in task.devices:
                 units = devices[index].units if held.gpus else held.units(devices[index].memory_mib)
                 free[index] -= units

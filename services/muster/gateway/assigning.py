@@ -90,9 +90,16 @@ class Assigner:
         found = self._known.get(instance.key)
         if found is None:
             counts: dict[str, int] = {}
-            for _, task in sorted(attempt.tasks.items()):
+            members = [task for _, task in sorted(attempt.tasks.items()) if not task.going]
+            for task in members:
                 counts[task.node.name] = counts.get(task.node.name, 0) + 1
-            ranks = Ranks(world_size=len(attempt.tasks), nodes=tuple(counts), ranks_per_node=tuple(counts.values()))
+            ranks = Ranks(
+                world_size=len(members),
+                nodes=tuple(counts),
+                ranks_per_node=tuple(counts.values()),
+                changed=attempt.changed,
+                ranks=tuple([task.rank for task in members]) if attempt.changed else (),
+            )
             secret = self._secret(instance.job.id, instance.index, attempt.number) if self._secret is not None else ""
             found = self._known[instance.key] = Known(ranks, secret)
         return found

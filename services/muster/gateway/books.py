@@ -13,7 +13,9 @@ from muster.events.decisions import (
     AttemptEnded,
     InstanceBound,
     InstanceEnded,
+    InstanceGrown,
     InstancePreempted,
+    InstanceShrunk,
     InstanceStarted,
     JobRejected,
     JobsForgotten,
@@ -130,7 +132,7 @@ class Books:
                 del self.refused[next(iter(self.refused))]
 
     def _decision(self, state: State, event: Event, dirty: dict[str, None]) -> None:
-        if isinstance(event, (InstanceBound, MembersReplaced)):
+        if isinstance(event, (InstanceBound, MembersReplaced, InstanceGrown)):
             self.touched[event.job, event.instance] = None
             of_job = self.places.setdefault(event.job, {})
             places = of_job.get(event.instance)
@@ -140,6 +142,11 @@ class Books:
             for placement in event.placements:
                 places.nodes[placement.rank] = node = state.ledger.node(placement.row).name
                 dirty[node] = None
+        elif isinstance(event, InstanceShrunk):
+            self.touched[event.job, event.instance] = None
+            known = self.places.get(event.job, {}).get(event.instance)
+            if known is not None:
+                _mark(known.nodes.values(), dirty)  # the others are told who is left
         elif isinstance(event, _WHOLE):
             self.touched[event.job, event.instance] = None
             found = self._attempt(event)

@@ -24,7 +24,7 @@ from muster.engine.eta import eta
 from muster.engine.explain import explain
 from muster.engine.whynot import why_not
 from muster.events.codec import decode_envelope, digest, open_envelope
-from muster.events.decisions import InstanceBound, MembersReplaced
+from muster.events.decisions import InstanceBound, InstanceGrown, MembersReplaced
 from muster.events.record import Envelope
 from muster.gateway import shown
 from muster.gateway.books import Places
@@ -308,8 +308,8 @@ class _Past:
                 for record in [record for record in records if needle in record.data]:
                     cycle = open_envelope(decode_envelope(record.data))
                     for event in cycle.decisions if cycle.number <= last else ():
-                        if isinstance(event, (InstanceBound, MembersReplaced)) and event.job == job:
-                            nodes = found.get(event.instance, (0, {}))[1] if isinstance(event, MembersReplaced) else {}
+                        if isinstance(event, (InstanceBound, MembersReplaced, InstanceGrown)) and event.job == job:
+                            nodes = found.get(event.instance, (0, {}))[1] if not isinstance(event, InstanceBound) else {}
                             ledger = self.at(cycle.number).ledger
                             nodes.update({place.rank: ledger.node(place.row).name for place in event.placements})
                             found[event.instance] = (event.attempt, nodes)

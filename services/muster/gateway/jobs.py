@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submitting, looking, explaining, cancelling, changing priority."""
+"""Jobs over HTTP: submitting, looking, explaining, cancelling, changing priority and size."""
 
 import re
 from functools import partial
@@ -8,13 +8,15 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from muster.cluster.evolve_elastic import resize_fault
+from muster.cluster.jobs import Job
 from muster.cluster.state import State
 from muster.engine.eta import Eta
 from muster.engine.explain import Explanation
 from muster.engine.whynot import WhyNot
-from muster.events.base import InstanceIndex, Priority
+from muster.events.base import InstanceIndex, Priority, TaskCount
 from muster.events.codec import Malformed, decode_input, encode_entry
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobSubmitted
+from muster.events.jobs import JobCancelRequested, JobCheckpointed, JobReprioritised, JobResizeRequested, JobSubmitted
 from muster.gateway import shown
 from muster.gateway.context import Gateway, answered, decoded, job_of, of, only
 from muster.gateway.described import returns, taking
@@ -65,6 +67,18 @@ class NewPriority(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The priority that the job is to have."""
 
     priority: Priority
+
+
+class NewSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many tasks each instance is to have."""
+
+    count: TaskCount
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What saved its work: one instance, or all of the job."""
+
+    instance: InstanceIndex | None = None
 
 
 Any3 = Request[Any, Any, Any]
@@ -240,9 +254,13 @@ async def cancel(request: Any3, job: FromPath[str]) -> Response[bytes]:
     caller(request).require("submit", "operate")
     found = await job_of(request, job, change=True)
     instance = decoded(await request.body() or b"{}", Cancel).instance
-    if instance is not None and instance >= len(found.instances):
-        raise Refused(422, f"the job has the instances 0 to {len(found.instances) - 1}, not {instance}", field="instance")
+    _has(found, instance)
     return await _say(request, JobCancelRequested(job=job, instance=instance, by=caller(request).by))
+
+
+def _has(job: Job, instance: int | None) -> None:
+    if instance is not None and instance >= len(job.instances):
+        raise Refused(422, f"the job has the instances 0 to {len(job.instances) - 1}, not {instance}", field="instance")
 
 
 @post(
@@ -262,7 +280,50 @@ async def priority(request: Any3, job: FromPath[str]) -> Response[bytes]:
     return await _say(request, JobReprioritised(job=job, priority=wanted, by=who.by))
 
 
-async def _say(request: Any3, event: JobCancelRequested | JobReprioritised) -> Response[bytes]:
+@post(
+    "/jobs/{job:str}/resize",
+    status_code=202,
+    operation_class=taking(NewSize),
+    responses=returns(Accepted, 202, 404, 422, 503),
+    summary="Change the size of a gang",
+)
+async def resize(request: Any3, job: FromPath[str]) -> Response[bytes]:
+    """Give each instance so many tasks: of an elastic gang at any time, of another before it runs."""
+    who = caller(request)
+    who.require("submit", "operate")
+    await job_of(request, job, change=True)
+    count = decoded(await request.body(), NewSize).count
+
+    def fault(state: State) -> str:
+        found = state.jobs.get(job)
+        return "" if found is None else resize_fault(state, found, count)
+
+    why = await of(request).live.read(fault)
+    if why:
+        raise Refused(422, f"count: {why}", field="count")
+    return await _say(request, JobResizeRequested(job=job, count=count, by=who.by))
+
+
+@post(
+    "/jobs/{job:str}/checkpoint",
+    status_code=202,
+    operation_class=taking(Checkpoint),
+    responses=returns(Accepted, 202, 404, 422, 503),
+    summary="Say that a job saved its work",
+)
+async def checkpoint(request: Any3, job: FromPath[str]) -> Response[bytes]:
+    """The job, or one instance of it, has saved its work: that much is not lost if it is told to stop."""
+    who = caller(request)
+    who.require("submit", "operate")
+    found = await job_of(request, job, change=True)
+    instance = decoded(await request.body() or b"{}", Checkpoint).instance
+    _has(found, instance)
+    return await _say(request, JobCheckpointed(job=job, instance=instance, by=who.by))
+
+
+async def _say(
+    request: Any3, event: JobCancelRequested | JobReprioritised | JobResizeRequested | JobCheckpointed
+) -> Response[bytes]:
     gateway = of(request)
     recorded = await gateway.intake.job(encode_entry(event), event.job)
     return answered(Accepted(cycle=gateway.live.feed.number if recorded else 0), 202)
@@ -389,4 +450,4 @@ def _recorded(state: State, job: str) -> Any:
     return None if found is None else (found.place[0], found)
 
 
-HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, why_not, eta, cancel, priority]
+HANDLERS = [submit, submit_many, submission, jobs, elements, job, explain, why_not, eta, cancel, priority, resize, checkpoint]

@@ -561,7 +561,7 @@ def _attempt(attempt: Attempt) -> AttemptShown:
         TaskShown(
             rank=rank,
             group=groups[task.group].name,
-            state=task.phase,
+            state="leaving" if task.going and task.holding else task.phase,
             node=task.node.name,
             devices=task.devices,
             holding=task.holding,

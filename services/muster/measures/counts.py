@@ -12,7 +12,7 @@ import msgspec
 
 from muster.cluster.jobs import Job
 from muster.cluster.state import State
-from muster.events.decisions import AttemptEnded, InstanceBound, InstancePreempted, MembersReplaced, Outcome
+from muster.events.decisions import AttemptEnded, InstanceBound, InstanceGrown, InstancePreempted, MembersReplaced, Outcome
 from muster.events.operations import InputRefused, TargetClass
 from muster.events.record import Cycle
 from muster.metrics import Histogram, Sample
@@ -176,7 +176,7 @@ class Counts:
                     self.ended[then] += 1
             elif kind is InstancePreempted:
                 _count(self.preempted, jobs[event.job].queue)
-            elif kind is MembersReplaced:
+            elif kind is MembersReplaced or kind is InstanceGrown:
                 placed += len(event.placements)
         self.placements += placed
         self.ended["finished"] += finished

@@ -7,7 +7,7 @@ What a hostile file may cost is bounded: its size, its depth, and how many value
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -51,17 +51,12 @@ class Value:
             raise self.error(f"must be a mapping ({what}), not {self.said()}")
         return self.data
 
-    def known(self, what: str, known: Iterable[str], later: Mapping[str, str] | None = None) -> "dict[str, Value]":
-        """The value as a mapping with no other keys than these.
-
-        `later` names the keys that are not supported yet and what they arrive with.
-        """
+    def known(self, what: str, known: Iterable[str]) -> "dict[str, Value]":
+        """The value as a mapping with no other keys than these."""
         fields = self.mapping(what)
         names = list(known)
         for key, value in fields.items():
             if key not in names:
-                if later and key in later:
-                    raise value.error(f"is not supported yet: it arrives with {later[key]}")
                 raise value.error(f"is unknown: {what} knows {', '.join(names)}")
         return fields
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.cluster import reservations
+from muster.cluster.evolve_elastic import resize_fault
 from muster.cluster.queuetree import fault
 from muster.cluster.state import State
 from muster.engine.policies import unknown
@@ -22,7 +23,14 @@ from muster.events.base import Event
 from muster.events.cloudevents import KINDS, Input, refusal
 from muster.events.codec import Malformed, decode_input, decode_inputs, decode_report, digest, encode_entry
 from muster.events.ids import made_us
-from muster.events.jobs import JobCancelRequested, JobReprioritised, JobRevised, JobSubmitted
+from muster.events.jobs import (
+    JobCancelRequested,
+    JobCheckpointed,
+    JobReprioritised,
+    JobResizeRequested,
+    JobRevised,
+    JobSubmitted,
+)
 from muster.events.nodes import (
     DeviceHealthChanged,
     ForeignUseChanged,
@@ -48,7 +56,7 @@ from muster.scheduler.reports import Agents
 
 INPUTS_MAX_BYTES: Final = 4 * 1024 * 1024
 MESSAGES_MAX: Final = 20_000
-_ABOUT_JOBS: Final = (JobCancelRequested, JobReprioritised, JobRevised, JobScaleRequested, JobMetricReported)
+_ABOUT_JOBS: Final = (JobCancelRequested, JobReprioritised, JobRevised, JobScaleRequested, JobMetricReported, JobCheckpointed)
 """So many messages a cycle at most, also where most of them say nothing new."""
 
 TAKEN: Final[dict[str, tuple[type[Input], ...]]] = {
@@ -358,6 +366,12 @@ class Recorder:
         """
         if isinstance(event, _ABOUT_JOBS):
             _check_key(message, "job", event.job)
+        elif isinstance(event, JobResizeRequested):
+            _check_key(message, "job", event.job)
+            job = state.jobs.get(event.job)
+            why = "" if job is None else resize_fault(state, job, event.count)
+            if why:
+                raise Malformed(why)
         elif isinstance(event, PolicySet):
             why = unknown(event.policy)
             if why:

@@ -6,8 +6,8 @@ on its way out. Each question takes the count that accuses nobody wrongly.
 
 from collections.abc import Iterable
 
-from muster.verify.places import outranks
-from muster.verify.world import Attempt, AttemptKey, Instance, Job, World
+from muster.verify.places import Gone, outranks
+from muster.verify.world import Attempt, Instance, Job, World
 from muster.verify.yielding import makes_way
 
 
@@ -53,7 +53,7 @@ def drain_fault(attempt: Attempt) -> str:
     return f"{going} of its tasks leave a drained node, {already} are disrupted, and its budget is {job.request.budget}"
 
 
-def harmless(world: World, asker: Instance) -> dict[AttemptKey, None]:
+def harmless(world: World, asker: Instance) -> Gone:
     """Attempts that may go for the asker and that together break no budget: those of its own queue, and who makes way anyway."""
     found: list[Attempt] = []
     policy, books = world.policy, world.books

@@ -7,8 +7,8 @@ that says what is wrong, or an empty one.
 from collections.abc import Iterable
 
 from muster.events.jobs import Constraints, GroupRequest, JobTerm
-from muster.verify.places import meets, outranks
-from muster.verify.world import AttemptKey, Instance, Job, Node, World
+from muster.verify.places import Gone, is_gone, meets, outranks
+from muster.verify.world import Instance, Job, Node, World
 
 Place = tuple[GroupRequest, Node, tuple[int, ...]]
 """A task: what it asks for, where it is, on which devices."""
@@ -17,7 +17,7 @@ Held = tuple[Job, GroupRequest, Node, tuple[int, ...], bool]
 """The same of somebody else, with his job; and whether he is there, or has it kept only."""
 
 
-def constraint_fault(world: World, asker: Instance, new: list[Place], gone: dict[AttemptKey, None]) -> str:
+def constraint_fault(world: World, asker: Instance, new: list[Place], gone: Gone) -> str:
     """What is wrong with these new places, once the attempts `gone` are."""
     if world.plain:
         return ""
@@ -45,11 +45,11 @@ def domain(node: Node, level: str) -> str:
     return node.name if level == "node" else str(getattr(node.spec, level))
 
 
-def _held(world: World, asker: Instance, gone: dict[AttemptKey, None]) -> Iterable[Held]:
+def _held(world: World, asker: Instance, gone: Gone) -> Iterable[Held]:
     """Everybody else's tasks, and what is kept for those whom the asker does not outrank."""
     for node in world.rows.values():
         for task in node.tasks:
-            if task.attempt.instance is not asker and task.attempt.key not in gone:
+            if task.attempt.instance is not asker and not is_gone(task, gone):
                 yield task.attempt.instance.job, task.group, node, task.devices, True
     for kept in world.nominations.values():
         if kept.instance is not asker and not outranks(world, asker, kept.instance):
@@ -141,12 +141,12 @@ def _numa(new: list[Place], others: list[Place]) -> str:
     return ""
 
 
-def _licences(world: World, asker: Instance, asked: Constraints, gone: dict[AttemptKey, None]) -> str:
+def _licences(world: World, asker: Instance, asked: Constraints, gone: Gone) -> str:
     attempts = {task.attempt.key: task.attempt for node in world.rows.values() for task in node.tasks}
     promised = [
         kept for kept in world.nominations.values() if kept.instance is not asker and not outranks(world, asker, kept.instance)
     ]
-    spared = gone | {victim: None for kept in promised for victim in kept.victims}
+    spared = {**gone, **{victim: None for kept in promised for victim in kept.victims}}
     for one in asked.licences if asker.attempt is None or not asker.attempt.tasks else ():
         held = [each.instance.job for key, each in attempts.items() if key not in spared and each.instance is not asker]
         returned = [each.instance.job for key, each in attempts.items() if key in spared and key not in gone]

@@ -32,6 +32,8 @@ whether it was the best, nor whether one is missing. What it finds it reports, a
     outcome     finished: all that decide exited with 0; cancelled: somebody asked; failed: own doing, no retry left, or too long
     retries     the job's own failures are charged, nothing else is, and no more than `max_retries` are tried again
     stop        the reason of an order to stop is a fact; it comes once; the kill is not before the order
+    grown       an elastic attempt gains members while it runs, none that it has, up to its count
+    shrunk      it goes on without members for a reason that is so, and not below its minimum
     degraded    a member is held to be lost, or replaced, only where one is lost
     liveness    silent, lost and returned follow from when the node was heard
     quarantine  only after as many silences as the policy says, and not ended before its time
@@ -61,9 +63,11 @@ from muster.events.reservations import ReservationRemoved, ReservationSet
 from muster.verify import services
 from muster.verify.budgets import breaches, drain_fault, harmless
 from muster.verify.constraints import Place, constraint_fault
+from muster.verify.elastic import go, growth_fault, may_take, named, needless_part, parts_of, shrink_fault, to_stop, told_to_go
 from muster.verify.ends import end_faults
 from muster.verify.found import Summary, Violation
-from muster.verify.places import device_fault, gang_fault, held, node_fault, outranks, shortage
+from muster.verify.liveness import node_decided
+from muster.verify.places import Gone, device_fault, gang_fault, held, node_fault, outranks, shortage
 from muster.verify.plans import Planned, Plans, above, passed_over
 from muster.verify.queues import Books, charge_of, nominated, sum_of
 from muster.verify.reservations import Reservations
@@ -97,6 +101,8 @@ class Judge:
         self._bound: dict[InstanceKey, None] = {}
         self._preempted: dict[AttemptKey, None] = {}
         self._victims: dict[InstanceKey, dict[AttemptKey, None]] = {}  # by the instance that is nominated
+        self._members: dict[Task, None] = {}  # that nominations of this cycle name
+        self._going: dict[Task, None] = {}  # that are told to go in it for somebody
         self._grounds: dict[AttemptKey, tuple[str, ...]] = {}  # why one may be told to stop for an instance of another queue
 
     def judge(self, cycle: Cycle) -> list[Violation]:
@@ -151,10 +157,13 @@ class Judge:
         self._preempted = {(e.job, e.instance, e.attempt): None for e in made_now if type(e) is made.InstancePreempted}
         self._victims = {}
         self._grounds = {}
+        self._members, self._going = {}, told_to_go(self.world, made_now)
         for e in [e for e in made_now if type(e) is made.Nominated]:  # an instance can be nominated twice in a cycle
             named = {(one.job, one.instance, one.attempt): None for one in e.victims}
             self._victims.setdefault((e.job, e.instance), {}).update(named)
-        placements = sum(len(e.placements) for e in made_now if isinstance(e, made.InstanceBound | made.MembersReplaced))
+        placements = sum(
+            len(e.placements) for e in made_now if isinstance(e, made.InstanceBound | made.MembersReplaced | made.InstanceGrown)
+        )
         kinds = Counter(type(event).__name__ for event in made_now)
         for what, count, most in (
             ("decisions", len(cycle.decisions), 0 if cycle.started else policy.decisions_max),
@@ -177,7 +186,7 @@ class Judge:
         if kind in ("NodeSilent", "NodeReturned", "NodeLost", "NodeQuarantined", "NodeReleased"):
             node = world.rows.get(event.row)
             if node is not None and node.name == event.node:
-                return self._node_decided(event, node)
+                return self._check(*node_decided(world, event, node))
             return self._fault("unknown", f"row {event.row} has no node or another")
         if kind in _OTHERS:
             return _OTHERS[kind](self, event)
@@ -236,12 +245,12 @@ class Judge:
         found = [(instance.job.group_of(place.rank), self.world.rows.get(place.row), place.devices) for place in places]
         return [(group, node, devices) for group, node, devices in found if group is not None and node is not None]
 
-    def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: dict[AttemptKey, None], wait: bool = True) -> str:
+    def _missing(self, asker: Instance, uses: dict[Node, list[Use]], gone: Gone, wait: bool = True) -> str:
         """What the asker lacks once the attempts `gone` are (and, to `wait`, the victims of others), and all is given that
         is kept for those whom it does not outrank."""
         for node, asked in uses.items():
             taken: list[Use] = []
-            spared = dict(gone)
+            spared: dict[AttemptKey | Task, None] = dict(gone)
             for kept in self.world.nominations.values():
                 if node in kept.uses and kept.instance is not asker and not outranks(self.world, asker, kept.instance):
                     taken += kept.uses[node]
@@ -316,7 +325,8 @@ class Judge:
         self._fault("reserved", self.reserved.place(event.reservation, event.pieces))
 
     def _start(self, event: made.InstanceStarted, attempt: Attempt) -> None:
-        waiting = [rank for rank, task in attempt.tasks.items() if task.phase not in ("ready", "running", "exited")]
+        due = [rank for rank, task in attempt.tasks.items() if not task.going]
+        waiting = [rank for rank in due if attempt.tasks[rank].phase not in ("ready", "running", "exited")]
         right = attempt.phase == "starting" and not waiting and "start-failed" not in attempt.facts
         self._check(right, "started", f"it was {attempt.phase}, {attempt.holding()} tasks hold, not ready are {waiting[:8]}")
         attempt.phase, attempt.started_us = "running", self.world.at_us
@@ -345,20 +355,15 @@ class Judge:
             (attempt.key in self._victims.get(key, {}), f"{event.by_job} is not nominated with it as victim"),
         ):
             self._check(so, "preemption", text)
-        self._told(attempt)
+        attempt.told()
         attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", "preempted", event.kill_at_us
-
-    def _told(self, attempt: Attempt) -> None:
-        """It is told to stop: nothing is charged for it any more."""
-        if attempt.books is not None:
-            attempt.books.stop(attempt)
-        if attempt.instance.job.request.kind == "headroom":  # nothing has to end first
-            for task in list(attempt.tasks.values()):
-                task.release("exited")
 
     def _nominate(self, event: made.Nominated, instance: Instance) -> None:
         world, key = self.world, (event.job, event.instance)
-        victims = {(one.job, one.instance, one.attempt): None for one in event.victims}
+        members = named(world, event)
+        victims: dict[AttemptKey | Task, None] = {(one.job, one.instance, one.attempt): None for one in event.victims}
+        victims.update(dict.fromkeys(members))
+        self._members |= members
         free = instance.attempt is None and not instance.cancelled and key not in world.nominations
         self._check(free, "nomination", "it is bound, cancelled or nominated already")
         self._check(event.until_us >= world.at_us, "nomination", f"it is nominated until {event.until_us}, which is over")
@@ -367,7 +372,7 @@ class Judge:
         new = self._tasks_at(instance, event.placements)
         missing = self._missing(instance, uses, victims) or constraint_fault(world, instance, new, victims)
         self._fault("nomination", missing)
-        told = self._to_stop(victims)
+        told = [*to_stop(world, self._preempted, victims), *parts_of(task for task in members if task in self._going)]
         self._make_way(instance, told)
         if world.books is not None:
             self._ask(world.books, instance, uses, told)
@@ -375,6 +380,12 @@ class Judge:
             loser = world.instance(victim[0], victim[1])
             if victim in victims and loser is not None and loser.attempt is not None:
                 others = {other: None for other in victims if other != victim}
+                less = others | needless_part(uses, loser.attempt)
+                if len(less) > len(others) and world.books is None:
+                    enough = not self._missing(instance, uses, less, wait=False) and not constraint_fault(
+                        world, instance, new, less
+                    )
+                    self._check(not enough, "minimal", f"all of {victim} is told to stop, and it would do if it shrank")
                 here = {task.node: uses[task.node] for task in loser.attempt.tasks.values() if task.node in uses}
                 needed = self._missing(instance, here, others, wait=False)
                 needed = needed or constraint_fault(world, instance, new, others)
@@ -382,6 +393,12 @@ class Judge:
                     rest = [each for each in told if each is not loser.attempt]
                     needed = self._over_quota(world.books, instance, uses, rest)
                 self._check(bool(needed), "minimal", f"what it is nominated for fits while {victim} stays")
+        for task in members if not missing and world.books is None else ():
+            if task in self._going:
+                others = {other: None for other in victims if other is not task}
+                here = {task.node: uses[task.node]} if task.node in uses else {}
+                needed = self._missing(instance, here, others, wait=False) or constraint_fault(world, instance, new, others)
+                self._check(bool(needed), "minimal", f"what it is nominated for fits while a member of {task.attempt.key} stays")
         self.plans.by_key.pop(key, None)
         world.nominations[key] = Nomination(instance, uses, victims, event.until_us - world.gaps_us)
         if world.books is not None:
@@ -400,7 +417,7 @@ class Judge:
             self._check(not found, "budget", f"{breaches(told)} tasks go beyond budgets, and it fits on {found} without that")
         return None
 
-    def _would_fit(self, instance: Instance, gone: dict[AttemptKey, None]) -> str:
+    def _would_fit(self, instance: Instance, gone: Gone) -> str:
         """A node on which its only task fits once those are gone, within the limits as they are; empty for none."""
         books = self.world.books
         for node, use in spots(self.world, instance, gone) if gone else ():
@@ -408,16 +425,6 @@ class Judge:
                 if books is None or not self._over_quota(books, instance, {node: [use]}, []):
                     return node.name
         return ""
-
-    def _to_stop(self, victims: dict[AttemptKey, None]) -> list[Attempt]:
-        """Those of the victims that this cycle tells to stop, and that were not told yet."""
-        found = []
-        for job, index, number in self._preempted:
-            instance = self.world.instance(job, index)
-            attempt = instance.attempt if instance is not None else None
-            if attempt is not None and attempt.key == (job, index, number) in victims and attempt.phase != "stopping":
-                found.append(attempt)
-        return found
 
     def _ask(self, books: Books, instance: Instance, uses: dict[Node, list[Use]], told: list[Attempt]) -> None:
         """What queues say of a nomination and its victims."""
@@ -506,7 +513,7 @@ class Judge:
         self._check(so and attempt.phase != "stopping" and event.kill_at_us >= now_us, "stop", text)
         if event.reason == "drained":
             self._fault("budget", drain_fault(attempt))
-        self._told(attempt)
+        attempt.told()
         attempt.phase, attempt.stop_reason, attempt.kill_at_us = "stopping", event.reason, event.kill_at_us
 
     def _end_attempt(self, event: made.AttemptEnded, attempt: Attempt) -> None:
@@ -551,32 +558,24 @@ class Judge:
         self._fault("delay", self.plans.delayed(attempt, event.placements, start_us, first=True))
         self._reaches(attempt, event.placements, self.plans.end_us(attempt))
 
-    def _node_decided(self, event: Any, node: Node) -> None:
-        """Silent, returned, lost, quarantined, released."""
-        world, policy, was, until_us = self.world, self.world.policy, node.liveness, node.quarantined_until_us
-        heard_us, rule = world.heard_us(node), "liveness"
-        quiet_us = world.led_us - heard_us
-        match event:
-            case made.NodeSilent():
-                right = was == "heard" and quiet_us >= policy.silent_after_us
-                node.liveness, node.quiet_us = "silent", heard_us
-                node.silences.append(world.at_us)
-            case made.NodeReturned():
-                right = was != "heard" and heard_us > node.quiet_us
-                node.liveness = "heard"
-            case made.NodeLost():
-                right = was != "lost" and quiet_us >= policy.lease_us + policy.margin_us and world.at_us >= world.lease_until_us
-                node.liveness, node.quiet_us = "lost", heard_us
-                node.clear("node-lost")
-            case made.NodeQuarantined():
-                recent = sum(at_us >= world.at_us - policy.flap_window_us for at_us in node.silences)
-                rule, right = "quarantine", 0 < policy.flap_limit <= recent and event.until_us >= world.at_us
-                node.quarantined_until_us = event.until_us
-            case _:
-                rule, right = "quarantine", 0 < until_us <= world.at_us
-                node.quarantined_until_us = 0
-        text = f"it was {was}, not heard for {quiet_us} us, {len(node.silences)} silences, quarantined until {until_us}"
-        self._check(right, rule, f"{text}, at {world.at_us}")
+    def _grow(self, event: made.InstanceGrown, attempt: Attempt) -> None:
+        self._fault("grown", growth_fault(attempt, event))
+        self._put(attempt, event.placements)
+        books, job = self.world.books, attempt.instance.job
+        self._check(books is None or job.queue not in books.closed, "quota", f"queue {job.queue} was removed")
+        self._fault("delay", self.plans.delayed(attempt, event.placements, max(attempt.started_us, 0)))
+        self._reaches(attempt, event.placements, self.plans.end_us(attempt))
+
+    def _shrink(self, event: made.InstanceShrunk, attempt: Attempt) -> None:
+        world = self.world
+        self._fault("shrunk", shrink_fault(world, attempt, event, self._members))
+        some = [attempt.tasks[rank] for rank in event.ranks if rank in attempt.tasks and not attempt.tasks[rank].going]
+        by = world.instance(event.by_job, event.by_instance)
+        if by is not None and event.reason == "preempted" and all(task in self._members for task in some):
+            self._fault("preemption", may_take(world, by, attempt, self._grounds.get(attempt.key, ())))
+        if attempt.books is not None:
+            attempt.books.go(attempt, [task for task in some if task.holds])
+        go(attempt, event)
 
     def _forget(self, event: made.JobsForgotten) -> None:
         for name in event.jobs:
@@ -593,6 +592,7 @@ _INSTANCES: _Table = {"InstanceBound": Judge._bind, "Nominated": Judge._nominate
 _INSTANCES |= {"StartPlanned": Judge._plan, "PlanDropped": Judge._unplan}
 _ATTEMPTS: _Table = {"InstanceStarted": Judge._start, "InstancePreempted": Judge._preempt, "StopOrdered": Judge._stop}
 _ATTEMPTS |= {"AttemptEnded": Judge._end_attempt, "MemberLost": Judge._member_lost, "MembersReplaced": Judge._replace}
+_ATTEMPTS |= {"InstanceGrown": Judge._grow, "InstanceShrunk": Judge._shrink}
 _OTHERS: _Table = {"JobRejected": Judge._rejected, "NominationEnded": Judge._unnominate, "JobsForgotten": Judge._forget}
 _OTHERS["ReservationPlaced"] = Judge._place_reservation
 _OTHERS |= dict.fromkeys(

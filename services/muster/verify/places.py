@@ -5,12 +5,15 @@ that are on the node: nothing is remembered between two questions.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from muster.events.decisions import Placement
 from muster.events.jobs import GroupRequest, Requirement
 from muster.events.nodes import Device
-from muster.verify.world import AttemptKey, Instance, Job, Node, Use, World, tolerated
+from muster.verify.world import Attempt, AttemptKey, Instance, Job, Node, Task, Use, World, tolerated
+
+Gone = Mapping[AttemptKey | Task, None]
+"""Who is taken as gone: attempts, and members of those that go on."""
 
 
 def gang_fault(job: Job, places: tuple[Placement, ...]) -> str:
@@ -86,9 +89,22 @@ def shortage(node: Node, asked: Iterable[Use], taken: Iterable[Use], strict: boo
     return ""
 
 
-def held(node: Node, gone: dict[AttemptKey, None]) -> list[Use]:
+def held(node: Node, gone: Gone) -> list[Use]:
     """What the tasks on the node hold, without those of attempts that are taken as gone."""
-    return [(task.group, task.devices) for task in node.tasks if task.attempt.key not in gone]
+    return [(task.group, task.devices) for task in node.tasks if not is_gone(task, gone)]
+
+
+def is_gone(task: Task, gone: Gone) -> bool:
+    """Whether it is taken as gone: its attempt, or this one member."""
+    return task.attempt.key in gone or task in gone
+
+
+def spare(attempt: Attempt, gone: Iterable[Task]) -> bool:
+    """Whether an attempt, without these tasks too, has the minimum of each group."""
+    left = {group.name: -group.min for group in attempt.instance.job.request.groups}
+    for task in attempt.tasks.values():
+        left[task.group.name] += not task.going and task not in gone
+    return all(many >= 0 for many in left.values())
 
 
 def outranks(world: World, asker: Instance, other: Instance) -> bool:

@@ -13,7 +13,7 @@ from muster.events.decisions import Placement
 from muster.verify.constraints import asked_by, topology_fault
 from muster.verify.places import device_fault, held, node_fault, shortage
 from muster.verify.waiting import waiting_fault
-from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Job, Node, Nomination, Use, World
+from muster.verify.world import Attempt, AttemptKey, Instance, InstanceKey, Job, Node, Nomination, Task, Use, World
 
 NEVER = 2**62
 
@@ -99,12 +99,14 @@ class Plans:
     ) -> list[Use]:
         """What is held, kept and planned on the node at an instant."""
         now_us = self.world.at_us
-        leaves: dict[AttemptKey, None] = {}
+        leaves: dict[AttemptKey | Task, None] = {}
         for task in node.tasks:
             end_us = self.end_us(task.attempt)
+            if task.going:
+                end_us = min(end_us, task.kill_at_us + self.world.policy.kill_margin_us)
             overdue = end_us < now_us
             if task.attempt is but or (overdue and lenient) or (not overdue and end_us <= time_us):
-                leaves[task.attempt.key] = None
+                leaves[task] = None
         uses: list[Use] = []
         for nomination in kept:
             since_us = self.since_us(nomination, lenient)

@@ -100,7 +100,7 @@ class Books:
                 if attempt is not None:
                     attempt.books = None
                     if attempt.phase != "stopping" and attempt.holding():
-                        self.put(attempt, [task for task in attempt.tasks.values() if task.holds], 1)
+                        self.put(attempt, [task for task in attempt.tasks.values() if task.holds and not task.going], 1)
         for kept in self.world.nominations.values():
             self.move(kept.instance.job, nominated(kept.uses), 1)
 
@@ -122,6 +122,12 @@ class Books:
         if not task.attempt.holding():
             self.move(job, Counter({"jobs": 1}), -1)
             task.attempt.books = None
+
+    def go(self, attempt: "Attempt", tasks: Iterable["Task"]) -> None:
+        """These of its tasks were told to go, while it goes on."""
+        for task in tasks:
+            self.move(attempt.instance.job, task.charge, -1)
+            task.charge = Counter()
 
     def stop(self, attempt: "Attempt") -> None:
         """It was told to stop."""

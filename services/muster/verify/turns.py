@@ -12,10 +12,10 @@ import msgspec
 
 from muster.verify.constraints import Place, constraint_fault
 from muster.verify.history import History, Key
-from muster.verify.places import node_fault
+from muster.verify.places import Gone, node_fault
 from muster.verify.queues import Books
 from muster.verify.waiting import waiting_fault
-from muster.verify.world import Attempt, AttemptKey, Instance, Job, Node, Use, World
+from muster.verify.world import Attempt, Instance, Job, Node, Use, World
 
 CLEARLY: Final = Decimal("1.001")
 
@@ -35,7 +35,7 @@ class Turns:
         self,
         instance: Instance,
         places: list[Place],
-        missing: Callable[[Instance, Uses, dict[AttemptKey, None]], str],
+        missing: Callable[[Instance, Uses, Gone], str],
         over_quota: Callable[[Books, Instance, Uses, list[Attempt]], str],
     ) -> str:
         """Who might have had these places and stands clearly before it; empty for nobody. What he lacks is told by the judge."""

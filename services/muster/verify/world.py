@@ -42,6 +42,7 @@ class Job:
     avoid: tuple[str, ...] = ()  # uids of nodes that it is not put on again
     ended: int = 0
     over_us: int = -1  # when its last instance was over; -1 before
+    sized: int = -1  # when it was resized
     limit_us: int | None = None  # how long an attempt may run: as it asked, else as its queue said
     run: jobs.JobRun | None = None
     closed: bool = False  # a service that was cancelled, or rejected: it is kept no more
@@ -50,7 +51,7 @@ class Job:
     def group_of(self, rank: int) -> jobs.GroupRequest | None:
         """Ranks run through the groups in their order."""
         for group in self.request.groups:
-            if rank < group.count:
+            if rank < group.count or (self.request.elastic and len(self.request.groups) == 1):
                 return group
             rank -= group.count
         return None
@@ -95,11 +96,19 @@ class Attempt:
         """How many of its tasks still hold something."""
         return sum(task.holds for task in self.tasks.values())
 
+    def told(self) -> None:
+        """It is told to stop: nothing is charged for it any more."""
+        if self.books is not None:
+            self.books.stop(self)
+        if self.instance.job.request.kind == "headroom":  # nothing has to end first
+            for task in list(self.tasks.values()):
+                task.release("exited")
+
     def went_well(self) -> bool:
         """Every task that decides the outcome exited with 0; where none of these was bound, all tasks decide."""
         success, tasks = self.instance.job.request.success, self.tasks.values()
         deciding = [task for task in tasks if success in ("", task.group.name)] or tasks
-        return all(task.phase == "exited" and task.code == 0 for task in deciding)
+        return all(task.going or (task.phase == "exited" and task.code == 0) for task in deciding)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +124,8 @@ class Task:
     code: int = 0
     charge: Counter[str] = field(default_factory=Counter)  # what its queue is charged with for it, if it is
     placed_us: int = 0
+    going: bool = False  # told to go, while its attempt goes on
+    kill_at_us: int = 0  # of one that is going
 
     def out_of_patience(self, now_us: int) -> bool:
         """Whether a taint of its node has been put up with for as long as it was to be."""
@@ -127,8 +138,12 @@ class Task:
 
     def release(self, phase: str) -> None:
         """It holds nothing any more."""
-        held, self.phase, self.holds, self.attempt.facts[phase] = self.holds, phase, False, None
+        held, self.phase, self.holds = self.holds, phase, False
+        if not self.going:
+            self.attempt.facts[phase] = None
         self.node.tasks.pop(self, None)
+        if self.going:
+            self.attempt.tasks.pop(next(rank for rank, task in self.attempt.tasks.items() if task is self))
         if held and self.attempt.books is not None:
             self.attempt.books.release(self)
 
@@ -183,7 +198,7 @@ class Nomination:
 
     instance: Instance
     uses: dict[Node, list[Use]]
-    victims: dict[AttemptKey, None]
+    victims: "dict[AttemptKey | Task, None]"
     until_us: int  # in led time
 
 
@@ -250,6 +265,8 @@ class World:
                     instance.cancelled = True
             case jobs.JobReprioritised() if job is not None:
                 job.priority = event.priority
+            case jobs.JobResizeRequested() if job is not None:
+                self._resize(job, event.count)
             case operations.LeaseExtended():
                 self.lease_until_us = max(self.lease_until_us, event.until_us)
             case catalogue.CatalogueSet():
@@ -276,6 +293,18 @@ class World:
                 self._register(node, event)
             case _ if node is not None and getattr(event, "uid", node.uid) == node.uid:
                 self._evolve_node(node, event)
+
+    def _resize(self, job: Job, count: int) -> None:
+        """Before it runs, or if it is elastic; a gang that takes all its tasks or none takes all of the new ones."""
+        group, elastic = job.request.groups[0], job.request.elastic is True
+        rigid = group.min == group.count and not elastic
+        held = any(instance.attempt is not None for instance in job.instances)
+        over = all(instance.outcome for instance in job.instances)
+        allowed = len(job.request.groups) == 1 and not over and (elastic or not held) and (rigid or count >= group.min)
+        if allowed and count <= self.policy.placements_max:
+            group = msgspec.structs.replace(group, count=count, min=count if rigid else group.min)
+            job.request = msgspec.structs.replace(job.request, groups=(group,))
+            job.sized = self.at_us
 
     def _submitted(self, event: jobs.JobSubmitted) -> Job:
         request, books = capable(self.catalogue, event.request), self.books
@@ -306,7 +335,7 @@ class World:
             case nodes.TaskExited():
                 task.code, starting = event.code, attempt.phase == "starting" and task.phase != "running"
                 task.release("exited")
-                if event.code or starting:
+                if (event.code or starting) and not task.going:
                     attempt.facts["start-failed" if starting else "member-failed"] = None
                     attempt.own_failure |= attempt.phase != "stopping" and event.blame != "node"
                     attempt.node_failure |= attempt.phase != "stopping" and event.blame == "node"

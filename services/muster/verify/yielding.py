@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from muster.events.jobs import GroupRequest
-from muster.verify.places import device_fault, held, node_fault
-from muster.verify.world import Attempt, AttemptKey, Instance, Job, Node, Use, World
+from muster.verify.places import Gone, device_fault, held, node_fault
+from muster.verify.world import Attempt, Instance, Job, Node, Use, World
 
 
 def makes_way(victim: Job, asker: Job) -> bool:
@@ -14,13 +14,13 @@ def makes_way(victim: Job, asker: Job) -> bool:
     return victim.request.kind == "best-effort" and asker.request.kind != "best-effort"
 
 
-def all_that_make_way(world: World, asker: Job) -> dict[AttemptKey, None]:
+def all_that_make_way(world: World, asker: Job) -> Gone:
     """Every attempt that would make way for the asker."""
     live = [i.attempt for job in world.jobs.values() if makes_way(job, asker) for i in job.instances]
     return {attempt.key: None for attempt in live if attempt is not None and attempt.phase != "stopping"}
 
 
-def spots(world: World, asker: Instance, gone: dict[AttemptKey, None]) -> Iterator[tuple[Node, Use]]:
+def spots(world: World, asker: Instance, gone: Gone) -> Iterator[tuple[Node, Use]]:
     """Where the only task of an instance may stand, by the devices that are free on each node once those are gone."""
     group = asker.job.request.groups[0]
     for node in world.rows.values():
@@ -30,7 +30,7 @@ def spots(world: World, asker: Instance, gone: dict[AttemptKey, None]) -> Iterat
                     yield node, (group, devices)
 
 
-def _devices(node: Node, group: GroupRequest, gone: dict[AttemptKey, None]) -> Iterator[tuple[int, ...]]:
+def _devices(node: Node, group: GroupRequest, gone: Gone) -> Iterator[tuple[int, ...]]:
     if group.gpus:
         used = [index for _, indices in held(node, gone) for index in indices]
         well = [i for i, device in enumerate(node.devices) if i not in used and device.health == "healthy"]

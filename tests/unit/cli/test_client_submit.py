@@ -21,7 +21,7 @@ def test_every_field_of_a_job_has_a_flag(capsys: pytest.CaptureFixture[str], mon
     assert run(["submit", "--help"]) == 0
     flags = set(re.findall(r"--([a-z-]+)", capsys.readouterr().out))
     called = {"labels": "label", "environment": "env", "tolerations": "toleration", "command": "wait", "prefers": "prefer"}
-    called |= {"ports": "port", "datasets": "dataset", "licences": "licence"}
+    called |= {"ports": "port", "datasets": "dataset", "licences": "licence", "service": "replicas"}
     tables = (JOB_FIELDS, REQUEST_FIELDS, TASK_FIELDS, PLACE_FIELDS, CONSTRAINT_FIELDS, RUN_FIELDS)
     keys = [field.key for table in tables for field in table]
     assert [key for key in keys if called.get(key, key).replace("_", "-") not in flags] == []

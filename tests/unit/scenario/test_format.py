@@ -185,8 +185,8 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "scene.yaml:6: steps[0].submit.replicas is for services: this job is of kind 'batch'",
         ),
         (
-            "{at: 0, submit: {name: a, elastic: true}}",
-            "scene.yaml:6: steps[0].submit.elastic is not supported yet: it arrives with elastic jobs",
+            "{at: 0, submit: {name: a, elastic: 2}}",
+            "scene.yaml:6: steps[0].submit.elastic",
         ),
         (
             "{at: 0, submit: {name: a, queue: red}}",
@@ -209,8 +209,8 @@ def test_every_verb_and_expectation_in_scope_is_read() -> None:
             "scene.yaml:6: steps[0].submit.after must name jobs, not elements: 'a/1'",
         ),
         (
-            "{at: 0, resize: {job: a, count: 2}}",
-            "scene.yaml:6: steps[0].resize is not supported yet: it arrives with elastic jobs",
+            "{at: 0, resize: {job: a}}",
+            "scene.yaml:6: steps[0].resize has a change of size without count",
         ),
         ("{at: 0, reserve: {name: r}}", "scene.yaml:6: steps[0].reserve has a reservation without from"),
         (

@@ -33,6 +33,7 @@ from muster.verify import Judge, judge, verify
 from tests.unit.verify import (  # noqa: F401 - imported for the cases that they add
     cases_budgets,
     cases_constraints,
+    cases_elastic,
     cases_life,
     cases_places,
     cases_plans,

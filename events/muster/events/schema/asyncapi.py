@@ -26,7 +26,17 @@ from muster.events.cloudevents import (
     type_of,
 )
 from muster.events.codec import encode
-from muster.events.jobs import GroupRequest, JobCancelRequested, JobReprioritised, JobRequest, JobRevised, JobRun, JobSubmitted
+from muster.events.jobs import (
+    GroupRequest,
+    JobCancelRequested,
+    JobCheckpointed,
+    JobReprioritised,
+    JobRequest,
+    JobResizeRequested,
+    JobRevised,
+    JobRun,
+    JobSubmitted,
+)
 from muster.events.levels import DeviceReport, NodeReport
 from muster.events.nodes import Device, DeviceHealthChanged, NodeRemoved, NodeSpec
 from muster.events.operations import (
@@ -85,6 +95,8 @@ EXAMPLES: Final[tuple[Input, ...]] = (
     ),
     JobScaleRequested(job=_JOB, replicas=5, by="ada"),
     JobMetricReported(job=_JOB, value_milli=42_000, metric="requests"),
+    JobResizeRequested(job=_JOB, count=6, by="ada"),
+    JobCheckpointed(job=_JOB, by="ada"),
     NodeReport(
         node="gpu-17",
         uid="4c4c4544-0042",

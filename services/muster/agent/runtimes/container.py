@@ -19,6 +19,7 @@ from muster.doors.images import ENTRYPOINT
 ENGINES: Final = ("podman", "docker", "apptainer")
 PULL_S: Final = 1800
 HOSTFILE: Final = "MUSTER_HOSTFILE"
+MEMBERS: Final = "MUSTER_MEMBERS"
 
 
 class Container:
@@ -102,7 +103,7 @@ def _kind(engine: str) -> str:
 
 def _files(environment: dict[str, str]) -> list[str]:
     """What the task finds beside its folder, under the same names inside."""
-    return [environment[name] for name in (HOSTFILE, CREDENTIALS) if name in environment]
+    return [environment[name] for name in (HOSTFILE, MEMBERS, CREDENTIALS) if name in environment]
 
 
 def _container(mark: str) -> str:

@@ -5,7 +5,9 @@ from muster.events.decisions import (
     AttemptEnded,
     InstanceBound,
     InstanceEnded,
+    InstanceGrown,
     InstancePreempted,
+    InstanceShrunk,
     InstanceStarted,
     JobRejected,
     MemberLost,
@@ -29,6 +31,8 @@ CHANGES = (
     InstanceEnded,
     MemberLost,
     MembersReplaced,
+    InstanceGrown,
+    InstanceShrunk,
 )
 """Decisions that change a job: bind, start, preempt, requeue, reject, finish, and members that go and come."""
 
@@ -65,10 +69,10 @@ class Book:
             if type(event) is InstanceBound:
                 self.first_bound.setdefault((event.job, event.instance), self.bound)
                 self.bound += 1
-            if isinstance(event, InstanceBound | MembersReplaced):
+            if isinstance(event, InstanceBound | MembersReplaced | InstanceGrown):
                 places = self.places.setdefault((event.job, event.instance, event.attempt), {})
                 places.update({placement.rank: placement for placement in event.placements})
-            elif type(event) is InstancePreempted:
+            elif type(event) is InstancePreempted or (type(event) is InstanceShrunk and event.reason == "preempted"):
                 self.preempted.append(((event.job, event.instance), (event.by_job, event.by_instance)))
             elif type(event) is AttemptEnded and event.then != "pending":
                 self.outcomes[event.job, event.instance] = event.then

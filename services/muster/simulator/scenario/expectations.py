@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from muster.cluster.rules import LEVELS
-from muster.simulator.scenario.fields import ELASTIC
 from muster.simulator.scenario.names import Mentions, Names
 from muster.simulator.scenario.quantities import Exact, read_cpu, read_gpus, read_memory
 from muster.simulator.scenario.reading import Value, show
@@ -67,7 +66,7 @@ def read_bound(value: Value, read: Callable[[Value], Exact] = Value.count) -> Bo
 
 def read_checks(value: Value, mentions: Mentions) -> tuple[Check, ...]:
     """A mapping of expectations: all of them are meant at once."""
-    fields = value.known("an expectation", _READERS, _LATER)
+    fields = value.known("an expectation", _READERS)
     if not fields:
         raise value.error("expects nothing")
     return tuple(
@@ -253,10 +252,6 @@ _READERS: dict[str, Reader] = {
     "before": _before,
     "refused": _number,
     "any_of": _any_of,
-}
-
-_LATER = {
-    "grown": ELASTIC,
 }
 
 

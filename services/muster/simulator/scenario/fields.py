@@ -29,7 +29,6 @@ from muster.simulator.scenario.services import SERVICE_FIELDS, read_service
 
 TOPOLOGY = LEVELS[:-1]
 """The levels above the node."""
-ELASTIC = "elastic jobs"
 QUEUES = "the queue tree"
 
 NEVER = -1
@@ -208,11 +207,6 @@ TASK_FIELDS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "mig": ("gpu_profile", read_slices),
 }
 
-_JOB_LATER = {
-    "checkpoint_every": "checkpoints",
-    "elastic": ELASTIC,
-}
-
 _AFTER = {"after": "started", "after_ok": "finished", "after_any": "ended", "after_fail": "failed"}
 
 _JOB_FIELDS = [
@@ -234,6 +228,8 @@ _JOB_FIELDS = [
     "time_limit",
     "max_retries",
     "degraded_grace",
+    "elastic",
+    "checkpoint_every",
     "start_fails",
     "ready_takes",
     "labels",
@@ -247,7 +243,7 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
     """A job entry, or a list of them, ranges of names expanded, in the order of the file."""
     jobs = []
     for item in value.several():
-        fields = item.known("a job", _JOB_FIELDS, _later(item, _JOB_LATER))
+        fields = item.known("a job", _JOB_FIELDS)
         if "name" not in fields:
             raise item.error("has a job without a name")
         parts = [fields, *(part.mapping("a group") for part in fields["groups"].several())] if "groups" in fields else [fields]
@@ -258,13 +254,6 @@ def read_jobs(value: Value, mentions: Mentions) -> list[JobScene]:
             jobs.append(_job(name, item, fields, mentions))
             mentions.submitted[name] = fields
     return jobs
-
-
-def _later(value: Value, later: dict[str, str]) -> dict[str, str]:
-    """What is not supported yet. `elastic: false` says what is so anyway: it is taken out."""
-    if isinstance(value.data, dict) and "elastic" in value.data and value.data["elastic"].data is False:
-        del value.data["elastic"]
-    return later
 
 
 def _whole(value: Value, mentions: Mentions) -> tuple[str, ...]:
@@ -312,6 +301,8 @@ def _job(name: str, item: Value, fields: dict[str, Value], mentions: Mentions) -
         ("grace", "grace_us", Value.micros),
         ("degraded_grace", "degraded_grace_us", Value.micros),
         ("labels", "labels", _labels),
+        ("elastic", "elastic", Value.boolean),
+        ("checkpoint_every", "checkpoint_every_us", Value.micros),
     ):
         if key in fields:
             request[target] = read(fields[key])

@@ -17,7 +17,6 @@ from muster.events.queues import QueueSet
 from muster.simulator.scenario.constraints import read_licences
 from muster.simulator.scenario.expectations import Check, read_checks
 from muster.simulator.scenario.fields import (
-    ELASTIC,
     TASK_FIELDS,
     JobScene,
     NodeScene,
@@ -149,7 +148,7 @@ def _placed(value: Value, nodes: list[NodeScene]) -> list[NodeScene]:
 
 
 def _step(value: Value, mentions: Mentions) -> Step:
-    fields = value.known("a step", ["at", "shuffle", "expect", "never", *_VERBS], _VERBS_LATER)
+    fields = value.known("a step", ["at", "shuffle", "expect", "never", *_VERBS])
     if "at" not in fields:
         raise value.error("needs the time in at")
     verbs: list[Verb] = []
@@ -257,6 +256,15 @@ def _reprioritise(value: Value, mentions: Mentions) -> list[Any]:
         fields = _needs(item, "a change of priority", ["job", "priority"], [])
         priority = fields["priority"].whole()
         result.extend((name, priority) for name in mentions.job_names(fields["job"], picks=False).plain)
+    return result
+
+
+def _resize(value: Value, mentions: Mentions) -> list[Any]:
+    result: list[Any] = []
+    for item in value.several():
+        fields = _needs(item, "a change of size", ["job", "count"], [])
+        count = fields["count"].whole()
+        result.extend((name, count) for name in mentions.job_names(fields["job"], picks=False).plain)
     return result
 
 
@@ -369,6 +377,8 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "finish": _jobs,
     "fail": _fail,
     "reprioritise": _reprioritise,
+    "resize": _resize,
+    "checkpoint": _jobs,
     "add_nodes": _add_nodes,
     "remove_nodes": _nodes,
     "update_node": _update_node,
@@ -401,9 +411,4 @@ _VERBS: dict[str, Callable[[Value, Mentions], list[Any]]] = {
     "restart_with_gap": lambda value, mentions: [value.micros()],
     "fail_append": lambda value, mentions: [value.word(("lost", "landed"))],
     "malformed": lambda value, mentions: [item.scalar_text() for item in value.several()],
-}
-
-_VERBS_LATER = {
-    "resize": ELASTIC,
-    "checkpoint": "checkpoints",
 }

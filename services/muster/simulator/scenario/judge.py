@@ -372,7 +372,8 @@ def _charged(world: World, of: Callable[[Instance], str], name: str, stopping: b
         for instance in job.instances:
             if of(instance) == name and (stopping or instance.phase != "stopping"):
                 for task in _held(instance):
-                    _add(total, task_amounts(task.node, task))
+                    if stopping or not task.going:
+                        _add(total, task_amounts(task.node, task))
     for nomination in world.state.nominations.values() if not stopping else ():
         if of(nomination.instance) == name:
             gang = nomination.instance.job.gang

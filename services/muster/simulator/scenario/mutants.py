@@ -5,7 +5,6 @@ this, and nothing here is used by any program.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -19,7 +18,19 @@ from muster.cluster.queues import PendingClass
 from muster.cluster.queuetree import Charge, Queue, QueueTree
 from muster.cluster.shapes import Shape
 from muster.cluster.state import State
-from muster.engine import disruption, gate, hope, lifecycle, order, place, preempt, profile, reclaim, reserved, yielding
+from muster.engine import (
+    disruption,
+    gate,
+    hope,
+    lifecycle,
+    order,
+    place,
+    preempt,
+    profile,
+    reclaim,
+    reserved,
+    yielding,
+)
 from muster.engine.around import Around
 from muster.engine.bestfit import BestFit, Spot
 from muster.engine.bound import Bound
@@ -65,37 +76,16 @@ from muster.scheduler import reports
 from muster.scheduler.beat import Beats
 from muster.scheduler.core import Core
 from muster.scheduler.recorder import Recorded
+from muster.simulator.scenario.leaving_out import Mutant
+from muster.simulator.scenario.leaving_out import both as _both
+from muster.simulator.scenario.leaving_out import handling as _handling
+from muster.simulator.scenario.leaving_out import ignored as _ignored
+from muster.simulator.scenario.leaving_out import instead as _instead
+from muster.simulator.scenario.mutants_elastic import elastic_mutants
 from muster.simulator.scenario.mutants_services import service_mutants
 from muster.simulator.scenario.world import World
 
-Mutant = Callable[[], AbstractContextManager[Any]]
-"""Makes a context in which a rule is left out."""
-
 HUGE = 2**60
-
-
-def _instead(owner: Any, name: str, function: Any) -> Mutant:
-    return lambda: mock.patch.object(owner, name, function)
-
-
-def _both(*mutants: Mutant) -> Mutant:
-    @contextmanager
-    def made() -> Any:
-        with ExitStack() as stack:
-            for mutant in mutants:
-                stack.enter_context(mutant())
-            yield
-
-    return made
-
-
-def _handling(kind: type[Event], handler: Callable[[State, Any], None]) -> Mutant:
-    """The fold of one kind of entry is another."""
-    return lambda: mock.patch.dict(evolve.HANDLERS, {kind: handler})
-
-
-def _ignored(kind: type[Event]) -> Mutant:
-    return _handling(kind, lambda state, event: None)
 
 
 def _most_capable_first(capability: int, bandwidth_gbs: int, memory_mib: int, name: str) -> tuple[int, int, int, str]:
@@ -118,11 +108,11 @@ def _one_domain_for_all(self: Bound, levels: Any, among: int) -> Any:
     return [((), among)]
 
 
-def _anywhere_again(self: Bound, instance: Instance, counts: tuple[int, ...], closed: int) -> Any:
+def _anywhere_again(self: Bound, instance: Instance, counts: tuple[int, ...], closed: int, minima: Any = None) -> Any:
     rules = instance.job.gang.rules
     assert rules is not None
-    zeros = tuple([0] * len(counts))
-    return self._place(instance.job, rules, self.allowed_more(instance) & ~closed, counts, counts, zeros)
+    offsets = tuple([sum(counts[:group]) for group in range(len(counts))])
+    return self._place(instance.job, rules, self.allowed_more(instance) & ~closed, minima or counts, counts, offsets)
 
 
 def _largest_domain(self: Bound, *args: Any) -> Any:
@@ -483,7 +473,7 @@ MUTANTS: dict[str, Mutant] = {
     "preempt-anybody": _both(
         _instead(preempt, "may_be_victim", _anybody), _instead(Pass, "_may_preempt", lambda self, job: True)
     ),
-    "highest-victim": _instead(preempt, "rank", lambda attempt: (-_rank(attempt)[0], _rank(attempt)[1])),
+    "highest-victim": _instead(preempt, "rank", lambda attempt: (_rank(attempt)[0], -_rank(attempt)[1], _rank(attempt)[2])),
     "spare-nobody": _both(_instead(preempt, "_spare", _spare_nobody), _instead(preempt, "_on_node", _everybody_there)),
     "no-reclaim": _both(
         _instead(order, "levels", lambda tree, queue, asks: ()),
@@ -530,6 +520,7 @@ MUTANTS: dict[str, Mutant] = {
     "greedy-groups": _both(_instead(place, "ORDERS_MAX", 1), _instead(Placer, "_packed", lambda *args: None)),
     "no-barrier": _instead(Emitter, "emit", _no_barrier),
     "no-degradation": _instead(lifecycle, "_faulty", _no_degradation),
+    **elastic_mutants(),
     "no-requeue": _instead(lifecycle, "_ended", _no_requeue),
     "no-dependencies": _instead(dependencies, "hold", lambda state, job: None),
     "no-hopeless": _instead(dependencies, "holds", _no_hopeless),
@@ -537,7 +528,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-at-once": _both(
         _instead(evolve_jobs, "job_of", _all_in_play), _instead(snapshot, "_in_play", lambda job: len(job.instances))
     ),
-    **service_mutants(_instead),
+    **service_mutants(),
     "no-blame": _instead(lifecycle, "_ended", _no_blame),
     "no-failure": _instead(lifecycle, "_ended", _always_retried),
     "requeue-last": _instead(Emitter, "emit", _requeue_last),

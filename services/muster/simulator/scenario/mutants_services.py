@@ -1,21 +1,16 @@
 """Rules of services left out, one a mutant (see `mutants`)."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
-
 from muster.cluster import services
 from muster.cluster.jobs import Instance
 from muster.cluster.services import Service
 from muster.cluster.state import State
 from muster.engine import lifecycle
 from muster.engine import services as rolling
+from muster.simulator.scenario.leaving_out import Mutant, instead
 
-Mutant = Callable[[], AbstractContextManager[Any]]
 
-
-def service_mutants(instead: Callable[[Any, str, Any], Mutant]) -> dict[str, Mutant]:
-    """By name; `instead` has a function of a module be another."""
+def service_mutants() -> dict[str, Mutant]:
+    """By name."""
     return {
         "roll-blindly": instead(rolling, "how_far", lambda state, service, instance: rolling.UP),
         "roll-on": instead(services, "FAILED", ()),

@@ -8,7 +8,7 @@ import msgspec
 
 from muster.events.base import Event
 from muster.events.codec import encode_entry
-from muster.events.jobs import JobCancelRequested, JobReprioritised
+from muster.events.jobs import JobCancelRequested, JobCheckpointed, JobReprioritised
 from muster.events.levels import TaskReport
 from muster.events.nodes import NodeRemoved
 from muster.events.operations import LeaseExtended, NodeCordoned, NodeDrained, NodeFenced, NodeUncordoned
@@ -147,6 +147,18 @@ def _reprioritise(world: World, args: tuple[str, int]) -> None:
     body = {"job": job, "priority": args[1]}
     data = b'["JobReprioritised",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]"
     world.send(JOBS, encode_entry(JobReprioritised(job=job, priority=args[1])) if abs(args[1]) < 2**53 else data, job)
+
+
+def _resize(world: World, args: tuple[str, int]) -> None:
+    job, _ = _of(world, args[0])
+    body = {"job": job, "count": args[1]}
+    world.send(JOBS, b'["JobResizeRequested",1,' + json.dumps(body, separators=(",", ":")).encode() + b"]", job)
+
+
+def _checkpoint(world: World, names: list[str]) -> None:
+    for name in names:
+        job, index = _of(world, name)
+        world.send(JOBS, encode_entry(JobCheckpointed(job=job, instance=index)), job)
 
 
 def _add_nodes(world: World, nodes: list[NodeScene]) -> None:
@@ -311,6 +323,8 @@ _ACTIONS: dict[str, Callable[[World, Any], None]] = {
     "revise": _revise,
     "scale": _scale,
     "metric": _metric,
+    "resize": _resize,
+    "checkpoint": _checkpoint,
     "add_nodes": _add_nodes,
     "remove_nodes": _remove_nodes,
     "update_node": _update_node,

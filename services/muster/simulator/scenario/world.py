@@ -18,7 +18,7 @@ from muster.cluster.nodes import Node
 from muster.cluster.state import State
 from muster.events.catalogue import CatalogueSet, DeviceModel
 from muster.events.codec import decode_cycle, encode_entry
-from muster.events.decisions import InstanceBound, MembersReplaced
+from muster.events.decisions import InstanceBound, InstanceGrown, MembersReplaced
 from muster.events.nodes import NodeSpec
 from muster.events.operations import LicencesSet, Policy, PolicySet
 from muster.events.queues import QueueSet
@@ -431,7 +431,7 @@ class World:
         self.wakes.append(core.engine.next_wake_us())
         self.book.enter(cycle, self.now_us)
         for event in cycle.decisions:
-            if isinstance(event, InstanceBound | MembersReplaced):
+            if isinstance(event, InstanceBound | MembersReplaced | InstanceGrown):
                 for placement in event.placements:
                     node = self.state.nodes[placement.row]
                     if node is not None:

@@ -16,7 +16,7 @@ from muster.cluster.check import BrokenInvariant
 from muster.cluster.invariants import check_invariants, check_rebuild
 from muster.cluster.jobs import TERMINAL
 from muster.events.codec import open_envelope
-from muster.events.decisions import AttemptEnded, InstanceBound, InstanceStarted, MembersReplaced
+from muster.events.decisions import AttemptEnded, InstanceBound, InstanceGrown, InstanceStarted, MembersReplaced
 from muster.log.errors import OperatingError
 from muster.log.fsck import check_records
 from muster.log.memory import MemoryLog
@@ -101,7 +101,7 @@ def _said(world: "World") -> Iterable[str]:
     started: dict[tuple[str, int, int], None] = {}
     for envelope, _ in world.view.admitted:
         for event in open_envelope(envelope).decisions:
-            if isinstance(event, (InstanceBound, MembersReplaced)):
+            if isinstance(event, (InstanceBound, MembersReplaced, InstanceGrown)):
                 for placement in event.placements:
                     bound[event.job, event.instance, event.attempt, placement.rank] += 1
             elif isinstance(event, InstanceStarted):
