@@ -49,7 +49,7 @@ def test_its_options_are_the_commands(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_its_names_are_those_of_a_task() -> None:
     place = Place(node="n1", mark="m", port=1, folder=Path("/t"), credentials=Path("/t/credentials"))
-    names = set(binding(task("true", group_request=GroupRequest(gpu_milli=500)), place))
+    names = set(binding(task("true", group_request=GroupRequest(gpu_milli=500), elastic=True), place))
     table = TEXT.split("| name | is |")[1].split("\n\n")[0]
     assert set(re.findall(r"`([A-Z][A-Z_]+)`", table)) == names
 

@@ -41,7 +41,7 @@ def until(what: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
 
 def task(*command: str, job: str = "j1", rank: int = 0, attempt: int = 1, phase: str = "run", **more: Any) -> AgentTask:
     """A task that runs this, alone unless `ranks` says otherwise."""
-    request = {key: more.pop(key) for key in ("grace_us", "time_limit_us", "array") if key in more}
+    request = {key: more.pop(key) for key in ("grace_us", "time_limit_us", "array", "elastic") if key in more}
     run = {key: more.pop(key) for key in ("environment", "directory", "output", "error", "image") if key in more}
     group = more.pop("group_request", GroupRequest())
     values: dict[str, Any] = {
