@@ -18,7 +18,7 @@ from muster.client import Muster, Refused, sync
 from muster.up.places import running as what_runs
 
 READY_S = 60
-PAGE = Path(__file__).parents[2] / "docs/elastic.md"
+PAGE = Path(__file__).parents[2] / "docs" / "elastic.md"
 PROGRAM = """
 import json, os, signal, time
 

@@ -16,7 +16,7 @@ import pytest
 from muster.up.places import running as what_runs
 
 READY_S = 60
-PAGE = Path(__file__).parents[2] / "docs/services.md"
+PAGE = Path(__file__).parents[2] / "docs" / "services.md"
 
 
 class Site:
