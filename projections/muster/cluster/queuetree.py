@@ -121,6 +121,7 @@ class QueueTree:
         "healthy",
         "largest_mib",
         "lenders",
+        "models",
         "queues",
         "released",
         "root",
@@ -158,6 +159,8 @@ class QueueTree:
         """Some queue has a tier; some queue lets jobs of a higher priority have others stopped that are anywhere below it."""
         self.dimensions: list[tuple[str, int]] = []
         """What shares are of, and how much of it there is: CPU, memory, and the GPUs of each model."""
+        self.models: tuple[str, ...] = ()
+        """The models of GPU that there are, by name."""
         self.released = 0
         """Counts the drops of all queues."""
         self.stopping: dict[Attempt, None] = {}
@@ -320,8 +323,10 @@ class QueueTree:
             self._promise(child)
         self._scale(root, self.healthy)
         self.largest_mib = max([0, *[each[2] for each in self.seen.values()]])
-        counted = [item for item in self.capacity.items() if item[0] in ("cpu", "memory") or item[0].startswith("gpus/")]
-        self.dimensions = sorted([(what, max(1, amount)) for what, amount in counted])
+        # What has gone with its last node is not there any more: it must not be told from what never was.
+        there = sorted([item for item in self.capacity.items() if item[1] > 0])
+        self.models = tuple([what[5:] for what, _ in there if what.startswith("gpus/")])
+        self.dimensions = [(what, amount) for what, amount in there if what in ("cpu", "memory") or what.startswith("gpus/")]
         self.lenders = []
         self.tiered = any(spec.tier for spec in self.said.values())
         self.subtrees = any(spec.preemption == "subtree" for spec in self.said.values())

@@ -146,7 +146,7 @@ class Limits:
             if not shape.needs_device or len(shape.gpu_models) == 1:
                 shapes.append(shape)  # what it needs at least has been compared, and the rest is left out by its counts
                 continue
-            known = shape.gpu_models or tuple(sorted([what[5:] for what in self.tree.capacity if what.startswith("gpus/")]))
+            known = shape.gpu_models or self.tree.models
             models = tuple([model for model in known if model not in out])
             if not models:
                 return None

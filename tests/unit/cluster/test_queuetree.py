@@ -174,3 +174,18 @@ def test_a_snapshot_that_says_other_charges_than_its_jobs_hold_is_not_read() -> 
     assert b'["gpus",1000000]' in data
     with pytest.raises(SnapshotError, match="queue q is said to be charged with other than what its jobs hold"):
         snapshot.decode(data.replace(b'["gpus",1000000]', b'["gpus",2000000]'))
+
+
+def test_a_model_that_left_with_its_last_node_is_as_one_that_never_was() -> None:
+    """Live as rebuilt: what is left of it must not count in shares, nor among the models that a limit leaves to a job."""
+    driver = Driver()
+    driver.step(QueueSet(queue="a"), node("n1", 2, model="A"), node("n2", 2, model="B"))
+    driver.step(NodeRemoved(node="n1", uid="uid-n1"))
+    tree, rebuilt = driver.state.tree, snapshot.decode(snapshot.encode(driver.state)).tree
+    assert tree is not None
+    assert rebuilt is not None
+    for each in (tree, rebuilt):
+        each.settle()
+    assert tree.models == rebuilt.models == ("B",)
+    assert tree.dimensions == rebuilt.dimensions
+    assert [what for what, _ in tree.dimensions] == ["cpu", "gpus/B", "memory"]
