@@ -81,10 +81,12 @@ def many_at_once(stack: Up, log: Path | str) -> list[Cycle]:
         agents = Simulated(client, nodes=16, gpus=64)
         agents.turn()
         running = [pool.submit(submit, stack, mine, answers, tries) for mine in bodies]
+        led = 0
         for share in (0.2, 0.6):
-            until(partial(has_many, answers, int(share * CLIENTS * EACH)))
+            until(partial(has_many, answers, min(max(int(share * CLIENTS * EACH), led), CLIENTS * EACH)))
             for item in stack.schedulers():
                 os.kill(item.pid, signal.SIGKILL)
+            led = len(answers) + CLIENTS + 1  # more than were under way: a successor has recorded some
         for each in running:
             each.result()
         all_over = {"finished": CLIENTS * EACH}
